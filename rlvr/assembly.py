@@ -1,0 +1,147 @@
+"""Builds the parts of a run from its configuration: start model, data, workers, policy, engine, loop."""
+
+from __future__ import annotations
+
+import math
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rlvr import objectives
+from rlvr.cold_start import cold_start
+from rlvr.config import ModelConfig, TrainConfig
+from rlvr.data.prompts import load_prompts
+from rlvr.data.sampler import PromptSampler
+from rlvr.data.templates import ChatTemplate
+from rlvr.errors import ConfigError
+from rlvr.loop import Loop
+from rlvr.observe.console import Console, batch_arithmetic
+from rlvr.policy.model import load_tokenizer
+from rlvr.policy.tiny import write_tiny_model
+from rlvr.policy.trainer import Policy
+from rlvr.records import Prompt
+from rlvr.rollout.engine import Sampling
+from rlvr.rollout.factory import build_engine
+from rlvr.rollout.handover import Probe, default_tolerance
+from rlvr.scoring import Scorer
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+NUM_PROBES = 4
+TINY = "tiny"
+
+
+@dataclass
+class Parts:
+    """What a run is made of."""
+
+    loop: Loop
+    prompts: list[Prompt]
+    """To train on."""
+    held_out: list[Prompt]
+    """To evaluate on; empty when `eval.every` is 0."""
+    tokenizer: PreTrainedTokenizerBase
+    facts: dict[str, str]
+    """For the head of the run: name -> one line."""
+
+
+def assemble(config: TrainConfig, folder: Path, console: Console, stack: ExitStack) -> Parts:
+    """Builds everything.
+
+    Args:
+        folder: the run's; receives the tiny model and the cold-started one.
+        stack: closes the workers and the engine.
+
+    Raises:
+        RlvrError: data, model, engine or their combination cannot be used.
+    """
+    # Started first: the workers import sympy while the models load.
+    scorer = Scorer(config.verifier, config.scoring.workers, config.scoring.deadline_seconds)
+    stack.callback(scorer.close)
+    config = replace(config, model=start_model(config, folder / "start_model"))
+    tokenizer = load_tokenizer(config.model)
+    template = ChatTemplate(tokenizer, config.model.chat_template)
+    prompts, summary = _load(config, template, console)
+    if len(prompts) < config.policy.prompts_per_step:
+        mend = f"the data has only {len(prompts)} prompts; ask for at most as many"
+        raise ConfigError("policy.prompts_per_step", config.policy.prompts_per_step, mend)
+    held_out, held_out_summary = _load(held_out_data(config), template, console) if config.eval.every else ([], "")
+    model = cold_start(config, folder / "cold_start", tokenizer, template, console)
+    policy = Policy(
+        model,
+        config.policy,
+        total_updates=config.steps * config.objective.num_steps,
+        temperature=config.rollout.temperature,
+        seed=config.seed,
+    )
+    engine = build_engine(
+        config.rollout,
+        model.path,
+        tokenizer,
+        max(len(p.token_ids) for p in (*prompts, *held_out)),
+        policy.model.module,
+    )
+    stack.callback(engine.close)
+    loop = Loop(
+        config=config,
+        sampling=Sampling(config.rollout.max_new_tokens, config.rollout.temperature, config.rollout.top_p),
+        sampler=PromptSampler(prompts, config.seed, config.data.shuffle),
+        engine=engine,
+        scorer=scorer,
+        objective=objectives.build(config.objective, max_new_tokens=config.rollout.max_new_tokens),
+        policy=policy,
+        probe=build_probe(config, prompts),
+        progress=console.progress,
+    )
+    facts = {
+        "model": f"{model.path}, {policy.num_parameters / 1e6:,.1f} M parameters, {config.policy.dtype}",
+        "data": summary,
+        "held out": held_out_summary or "none (eval.every=0)",
+        "rollout": f"{config.rollout.engine} engine, {config.rollout.dtype}",
+        "batch": _arithmetic(config, prompts),
+    }
+    return Parts(loop, prompts, held_out, tokenizer, facts)
+
+
+def start_model(config: TrainConfig, folder: Path) -> ModelConfig:
+    """`config.model`, or the embedded tiny model written to `folder`."""
+    if config.model.path != TINY:
+        return config.model
+    if not (folder / "config.json").exists():
+        write_tiny_model(folder, config.seed)
+    return replace(config.model, path=str(folder))
+
+
+def held_out_data(config: TrainConfig) -> TrainConfig:
+    """The same configuration with the held-out rows as its data."""
+    data = replace(
+        config.data, path=config.eval.path or config.data.path, split=config.eval.split, limit=config.eval.limit
+    )
+    return replace(config, data=data)
+
+
+def build_probe(config: TrainConfig, prompts: list[Prompt]) -> Probe:
+    """The first prompts, with the tolerance of the options or of the two precisions."""
+    tolerance = config.rollout.handover_tolerance
+    if tolerance is None:
+        tolerance = default_tolerance(config.rollout.dtype, config.policy.dtype)
+    return Probe([prompt.token_ids for prompt in prompts[:NUM_PROBES]], tolerance)
+
+
+def _load(config: TrainConfig, template: ChatTemplate, console: Console) -> tuple[list[Prompt], str]:
+    prompts, report = load_prompts(config.data, template)
+    for warning in report.warnings():
+        console.warn(warning)
+    return prompts, report.summary()
+
+
+def _arithmetic(config: TrainConfig, prompts: list[Prompt]) -> str:
+    """The batch in one line; microbatches for completions of full length."""
+    rows = config.policy.prompts_per_step * config.rollout.group_size
+    longest = sum(len(p.token_ids) for p in prompts) / len(prompts) + config.rollout.max_new_tokens
+    microbatches = math.ceil(rows / config.objective.minibatches * longest / config.policy.tokens_per_microbatch)
+    updates = config.objective.num_steps
+    line = batch_arithmetic(config.policy.prompts_per_step, config.rollout.group_size, updates, microbatches)
+    return f"{line} at most"

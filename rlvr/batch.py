@@ -1,0 +1,163 @@
+"""Rollouts to packed tensors: rows end to end without padding, cut into minibatches and microbatches of whole rows.
+
+Shape legend: N rows (one prompt + completion each), T tokens of all rows together.
+Values at token t concern token t itself; the shift by one happens once, in `policy/logprobs.py`.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rlvr.objectives.experience import Experience
+from rlvr.records import Group
+
+ROW_FIELDS = frozenset({"rewards", "correct", "truncated", "group_ids", "kept", "final_values"})
+LAYOUT_FIELDS = frozenset({"row_ids", "row_starts"})
+
+
+@dataclass(kw_only=True)
+class Batch(Experience):
+    """An `Experience` with what the model needs to read it."""
+
+    token_ids: Tensor
+    """[T] int64."""
+    position_ids: Tensor
+    """[T] int64: restart at 0 with each row."""
+    row_starts: Tensor
+    """[N + 1] int64: row i is the tokens row_starts[i]:row_starts[i + 1]."""
+
+    @property
+    def num_tokens(self) -> int:
+        return self.token_ids.shape[0]
+
+    @property
+    def row_lengths(self) -> Tensor:
+        """[N] int64: tokens of each row, prompt included."""
+        return self.row_starts.diff()
+
+    def token_index(self, rows: Tensor) -> Tensor:
+        """[t] int64: where the tokens of `rows` [n] stand, row after row."""
+        lengths = self.row_lengths[rows]
+        ends = lengths.cumsum(0)
+        shift = self.row_starts[rows] - (ends - lengths)
+        return torch.arange(int(lengths.sum()), device=shift.device) + shift.repeat_interleave(lengths)
+
+    def select(self, rows: Tensor) -> Batch:
+        """The rows [n] int64, in this order, packed anew; group ids stay."""
+        tokens, lengths = self.token_index(rows), self.row_lengths[rows]
+        picked: dict[str, Any] = _layout(lengths)
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value is not None and field.name not in LAYOUT_FIELDS:
+                picked[field.name] = value[rows if field.name in ROW_FIELDS else tokens]
+        return replace(self, **picked)
+
+    def minibatches(self, num: int, generator: torch.Generator | None = None) -> Iterator[Batch]:
+        """Cuts the rows into `num` parts whose row counts differ by at most one (fewer parts than rows: one row each).
+
+        Args:
+            num: optimizer steps in one pass.
+            generator: shuffles the rows first; None keeps their order.
+        """
+        rows = torch.arange(self.num_rows) if generator is None else torch.randperm(self.num_rows, generator=generator)
+        for part in rows.tensor_split(min(num, self.num_rows)) if self.num_rows else ():
+            yield self.select(part.to(self.row_starts.device))
+
+    def microbatch_rows(self, max_tokens: int, rows: Tensor | None = None) -> list[Tensor]:
+        """Shares rows out so that no microbatch is over `max_tokens` and all hold about as many tokens.
+
+        A row longer than `max_tokens` goes alone. Always the same for the same lengths.
+
+        Args:
+            rows: [n] int64, the rows to share out; None takes all.
+
+        Returns:
+            The ascending row numbers [n_k] of each microbatch.
+        """
+        lengths: list[int] = self.row_lengths.tolist()
+        wanted: list[int] = list(range(self.num_rows)) if rows is None else rows.tolist()
+        alone = [[row] for row in wanted if lengths[row] > max_tokens]
+        rest = sorted((row for row in wanted if lengths[row] <= max_tokens), key=lambda row: (-lengths[row], row))
+        num_bins = -(-sum(lengths[row] for row in rest) // max_tokens)
+        shared = _share_out(rest, lengths, num_bins)
+        while any(sum(lengths[row] for row in part) > max_tokens for part in shared):
+            num_bins += 1
+            shared = _share_out(rest, lengths, num_bins)
+        device = self.row_starts.device
+        return [torch.tensor(sorted(part), device=device) for part in sorted(alone + shared, key=min)]
+
+    def microbatches(self, max_tokens: int) -> Iterator[Batch]:
+        """The parts of `microbatch_rows`."""
+        for rows in self.microbatch_rows(max_tokens):
+            yield self.select(rows)
+
+    def to(self, device: torch.device | str) -> Batch:
+        """The same batch on `device`."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return replace(self, **{name: value.to(device) for name, value in values.items() if value is not None})
+
+
+def collate(groups: Sequence[Group]) -> Batch:
+    """Packs all rows of scored groups; rows of one group carry its number as their group id.
+
+    Rows whose verdict is a fault must have left before: their rewards mean nothing.
+    """
+    rows = [(number, group.prompt, rollout) for number, group in enumerate(groups) for rollout in group.rollouts]
+    assert not any(rollout.verdict.is_fault for _, _, rollout in rows), "faulty rows must leave before collate"
+    batch = pack([(prompt.token_ids, rollout.completion.token_ids) for _, prompt, rollout in rows])
+    batch.group_ids = torch.tensor([number for number, _, _ in rows], dtype=torch.int64)
+    batch.rewards = torch.tensor([rollout.verdict.reward for _, _, rollout in rows], dtype=torch.float64)
+    batch.correct = torch.tensor([rollout.verdict.is_correct for _, _, rollout in rows], dtype=torch.bool)
+    truncated = [rollout.completion.finish_reason == "length" for _, _, rollout in rows]
+    batch.truncated = torch.tensor(truncated, dtype=torch.bool)
+    drawn = [value for _, _, rollout in rows for value in rollout.completion.logprobs]
+    batch.rollout_logprobs[batch.loss_mask] = torch.tensor(drawn, dtype=torch.float32)
+    return batch
+
+
+def pack(rows: Sequence[tuple[Sequence[int], Sequence[int]]]) -> Batch:
+    """Packs (prompt, completion) token ids; every row is a group of its own with reward 0.
+
+    The prompts are not empty: a token without a predecessor has no log-prob.
+    """
+    assert all(prompt for prompt, _ in rows), "every row needs a prompt token"
+    sampled = [mark for prompt, completion in rows for mark in (False,) * len(prompt) + (True,) * len(completion)]
+    num_rows = len(rows)
+    layout = _layout(torch.tensor([len(prompt) + len(completion) for prompt, completion in rows], dtype=torch.int64))
+    return Batch(
+        token_ids=torch.tensor([t for row in rows for part in row for t in part], dtype=torch.int64),
+        position_ids=torch.arange(len(sampled)) - layout["row_starts"][layout["row_ids"]],
+        loss_mask=torch.tensor(sampled, dtype=torch.bool),
+        rollout_logprobs=torch.zeros(len(sampled)),
+        rewards=torch.zeros(num_rows, dtype=torch.float64),
+        correct=torch.zeros(num_rows, dtype=torch.bool),
+        truncated=torch.zeros(num_rows, dtype=torch.bool),
+        group_ids=torch.arange(num_rows),
+        **layout,
+    )
+
+
+def _layout(lengths: Tensor) -> dict[str, Tensor]:
+    """`row_starts` and `row_ids` of rows with `lengths` [N]."""
+    starts = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
+    return {
+        "row_starts": starts,
+        "row_ids": torch.arange(len(lengths), device=lengths.device).repeat_interleave(lengths),
+    }
+
+
+def _share_out(rows: Sequence[int], lengths: Sequence[int], num_bins: int) -> list[list[int]]:
+    """Rows, longest first, each into the bin that is lightest so far (Graham's longest-processing-time rule)."""
+    bins: list[list[int]] = [[] for _ in range(num_bins)]
+    heap = [(0, number) for number in range(num_bins)]
+    for row in rows:
+        load, number = heap[0]
+        bins[number].append(row)
+        heapq.heapreplace(heap, (load + lengths[row], number))
+    return [part for part in bins if part]

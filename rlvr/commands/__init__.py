@@ -1,0 +1,1 @@
+"""The commands of `rlvr`, one module each with `main(argv) -> exit code`."""

@@ -1,0 +1,392 @@
+"""Every option of a run as typed dataclasses, its meaning under each, and the checks that span several options.
+
+The algorithm's own options are `objectives.spec.ObjectiveSpec`; a verifier's are the fields of its class.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from rlvr.errors import ConfigError
+from rlvr.objectives.legality import check as check_objective
+from rlvr.objectives.needs import Needs
+from rlvr.objectives.spec import ObjectiveSpec
+from rlvr.validation import STRICT, validate
+from rlvr.verifiers.registry import check as check_verifiers
+
+Positive = Annotated[int, Field(gt=0)]
+NonNegative = Annotated[int, Field(ge=0)]
+Fraction = Annotated[float, Field(ge=0, le=1)]
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """Which model is trained."""
+
+    __pydantic_config__ = STRICT
+
+    path: str = "tiny"
+    """Hugging Face folder or hub id; `tiny` builds the embedded 1 M parameter Llama with a character tokenizer."""
+    revision: str | None = None
+    """Branch, tag or commit on the hub."""
+    chat_template: str | None = None
+    """Jinja file used instead of the tokenizer's own chat template; `none` for base models: the turns' text alone."""
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """Where prompts come from and how a row becomes a prompt."""
+
+    __pydantic_config__ = STRICT
+
+    path: str = "procedural:arithmetic"
+    """Hub id, a .parquet / .jsonl / .jsonl.gz file, a folder of them (named `split`...), or `procedural:NAME`."""
+    name: str | None = None
+    """Configuration of the hub data set (`main` for openai/gsm8k)."""
+    split: str = "train"
+    """Split of the hub data set."""
+    question: str | None = "question"
+    """Column of the problem's text; dots reach into nested columns."""
+    messages: str | None = None
+    """Column that holds chat messages [{role, content}] instead of `question`."""
+    answer: str = "answer"
+    """Column of the reference answer; dots reach into nested columns (`reward_model.ground_truth`)."""
+    answer_after: str | None = None
+    """Keep only what follows the last such mark in the answer column (`####` for GSM8K)."""
+    answer_boxed: bool = False
+    """Keep only the content of the last `\\boxed{}` in the answer column (MATH's worked solutions)."""
+    system: str | None = None
+    """System prompt."""
+    user: str = "{question}"
+    """Template of the user turn; `{question}` is the problem, other `{column}`s are allowed."""
+    examples: list[dict[str, str]] = field(default_factory=list)
+    """Worked example turns put before the question: [{question, answer}], rendered by the same `user` template."""
+    max_prompt_tokens: Positive = 1024
+    """Longer prompts are counted and dropped, never cut."""
+    limit: Positive | None = None
+    """Use only the first so many prompts."""
+    shuffle: bool = True
+    """Visit the prompts in a seeded random order, a new one each epoch."""
+
+
+@dataclass(frozen=True)
+class ColdStartConfig:
+    """Supervised fine-tuning on worked examples before reinforcement learning (DeepSeek-R1's first stage)."""
+
+    __pydantic_config__ = STRICT
+
+    steps: NonNegative = 0
+    """Optimizer steps; 0 skips the stage."""
+    path: str | None = None
+    """Rows with a worked `completion` column, in any form `data.path` takes."""
+    rows_per_step: Positive = 64
+    """Examples per optimizer step."""
+    learning_rate: Annotated[float, Field(gt=0)] = 1e-3
+    """Peak of AdamW's learning rate."""
+
+
+@dataclass(frozen=True)
+class RolloutConfig:
+    """How completions are sampled."""
+
+    __pydantic_config__ = STRICT
+
+    engine: Literal["hf", "vllm"] = "hf"
+    """`vllm`, or `hf`: transformers in batches, for machines without vLLM."""
+    group_size: Positive = 8
+    """Completions per prompt (the papers' G)."""
+    max_new_tokens: Positive = 512
+    """Longest completion, in tokens."""
+    temperature: Annotated[float, Field(gt=0)] = 1.0
+    """Sampling temperature; the policy's log-probs are taken at the same one."""
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Nucleus; below 1 the ratio is not defined, so it is refused together with one."""
+    dtype: Literal["float32", "bfloat16", "float16"] = "bfloat16"
+    """Precision of the engine's weights and arithmetic."""
+    max_num_seqs: Positive = 256
+    """Most completions sampled at once."""
+    cache_gib: Annotated[float, Field(gt=0)] | None = None
+    """vLLM's key/value cache in GiB; unset: sized from the longest sequences (CPU) or `gpu_memory` (GPU)."""
+    gpu_memory: Fraction = 0.5
+    """Share of the GPU's memory that vLLM may take."""
+    sleep: bool = True
+    """Free the engine's GPU memory while the policy trains; ignored on CPU."""
+    compile: bool = False
+    """Let vLLM compile and capture graphs: slower start, faster tokens."""
+    handover_tolerance: Annotated[float, Field(gt=0)] | None = None
+    """Largest mean absolute log-prob difference of the probe after a hand-over; unset: 1e-3 in float32, 0.1 below."""
+
+
+@dataclass(frozen=True)
+class PolicyConfig:
+    """How the policy is updated."""
+
+    __pydantic_config__ = STRICT
+
+    prompts_per_step: Positive = 32
+    """Prompts per step; rows = prompts x `rollout.group_size`."""
+    learning_rate: Annotated[float, Field(gt=0)] = 1e-6
+    """Peak of AdamW's learning rate."""
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """Learning rate after warm-up; `linear` and `cosine` fall to 0 at the last step."""
+    warmup_steps: NonNegative = 0
+    """Optimizer steps of linear warm-up."""
+    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    """AdamW's decoupled weight decay, on matrices only."""
+    beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    """AdamW's first moment."""
+    beta2: Annotated[float, Field(ge=0, lt=1)] = 0.999
+    """AdamW's second moment."""
+    max_grad_norm: Annotated[float, Field(gt=0)] = 1.0
+    """Gradients are scaled down to this global norm."""
+    dtype: Literal["float32", "bfloat16"] = "bfloat16"
+    """Precision of the weights in forward and backward; master weights and optimizer state are float32."""
+    tokens_per_microbatch: Positive = 16384
+    """Most tokens (prompts included) in one forward and backward; a longer row goes alone."""
+    logprob_chunk_tokens: Positive = 1024
+    """Tokens whose [tokens, vocabulary] logits exist at once."""
+    gradient_checkpointing: bool = False
+    """Recompute activations in backward: less memory, about a third more compute."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """`auto` takes the GPU when there is one."""
+
+
+@dataclass(frozen=True)
+class ScoringConfig:
+    """The worker processes that run verifiers."""
+
+    __pydantic_config__ = STRICT
+
+    workers: Positive = 2
+    """Processes."""
+    deadline_seconds: Annotated[float, Field(gt=0)] = 10.0
+    """Wall time for one completion, from the start of its work; then its worker is killed and replaced."""
+    max_fault_share: Fraction = 0.2
+    """Larger share of verifier faults (time-outs, errors, bad golds) in a step stops the run."""
+
+
+@dataclass(frozen=True)
+class EvalConfig:
+    """Held-out evaluation during and after training."""
+
+    __pydantic_config__ = STRICT
+
+    every: NonNegative = 0
+    """Steps between evaluations, which also run before the first and after the last step; 0: none."""
+    path: str | None = None
+    """Held-out rows, as `data.path`; unset: the data set named by `data.path` with `eval.split`."""
+    split: str = "test"
+    """Split of the hub data set."""
+    limit: Positive | None = None
+    """Use only the first so many prompts."""
+    samples: Positive = 1
+    """Completions per prompt."""
+    k: list[Positive] = field(default_factory=lambda: [1])
+    """The k of pass@k and maj@k; each at most `samples`."""
+    temperature: Annotated[float, Field(ge=0)] = 1.0
+    """Sampling temperature; 0 is greedy."""
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Nucleus."""
+
+
+@dataclass(frozen=True)
+class CheckpointConfig:
+    """Saving and going on."""
+
+    __pydantic_config__ = STRICT
+
+    every: NonNegative = 50
+    """Steps between checkpoints; the last step and Ctrl-C always save; 0: only those."""
+    keep: Positive = 2
+    """Newest checkpoints kept."""
+
+
+@dataclass(frozen=True)
+class LogConfig:
+    """Where metrics go, besides `metrics.jsonl`, which is always written."""
+
+    __pydantic_config__ = STRICT
+
+    rollouts: bool = True
+    """Write every rollout of every step as parquet."""
+    tensorboard: bool = False
+    """Write TensorBoard events."""
+    wandb: Literal["off", "offline", "online"] = "off"
+    """`offline` needs neither account nor network."""
+    wandb_project: str = "rlvr"
+    """Project name at wandb."""
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """One training run."""
+
+    __pydantic_config__ = STRICT
+
+    name: str = "run"
+    """Name of the run; its folder is `output/name`."""
+    output: str = "runs"
+    """Folder that holds the runs."""
+    seed: NonNegative = 0
+    """Seed of data order, sampling and initial weights."""
+    steps: Positive = 100
+    """Steps of generate, score, update, sync."""
+    resume: str = "never"
+    """`never` refuses a folder that holds a run, `auto` goes on from its newest whole checkpoint when there is one."""
+    preflight: Literal["refuse", "warn", "off"] = "refuse"
+    """Small trial batch before the first step: `refuse` stops where nothing can be learnt, `warn` only says so."""
+    model: ModelConfig = field(default_factory=ModelConfig)
+    data: DataConfig = field(default_factory=DataConfig)
+    cold_start: ColdStartConfig = field(default_factory=ColdStartConfig)
+    objective: ObjectiveSpec = field(default_factory=ObjectiveSpec)
+    verifier: dict[str, dict[str, Any]] = field(default_factory=lambda: {"math": {}})
+    """Verifiers by name, each with its own options; several are combined as a weighted sum."""
+    rollout: RolloutConfig = field(default_factory=RolloutConfig)
+    policy: PolicyConfig = field(default_factory=PolicyConfig)
+    scoring: ScoringConfig = field(default_factory=ScoringConfig)
+    eval: EvalConfig = field(default_factory=EvalConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    log: LogConfig = field(default_factory=LogConfig)
+
+    @property
+    def folder(self) -> Path:
+        return Path(self.output) / self.name
+
+
+def train_config(values: dict[str, Any]) -> TrainConfig:
+    """Validates a composed recipe.
+
+    Raises:
+        ConfigError: naming key, value and mend; nothing heavy has been imported by then.
+    """
+    config = validate(TrainConfig, values)
+    check_across(config)
+    return config
+
+
+def check_across(config: TrainConfig) -> list[str]:
+    """Whether the options of different groups go together.
+
+    Returns:
+        Warnings, one line each: legal, but hardly meant.
+
+    Raises:
+        ConfigError: the first contradiction; it names both keys and the mend.
+    """
+    warned = check_objective(config.objective, group_size=config.rollout.group_size, top_p=config.rollout.top_p)
+    check_verifiers(config.verifier)
+    _check_fed(config.objective)
+    _check_batch(config)
+    _check_data(config)
+    _check_eval(config)
+    updates = config.steps * config.objective.minibatches * config.objective.epochs
+    if config.policy.warmup_steps > updates:
+        warned.append(
+            f"policy.warmup_steps={config.policy.warmup_steps}: the run has only {updates} optimizer steps, "
+            "so policy.learning_rate is never reached"
+        )
+    return warned
+
+
+def _check_fed(objective: ObjectiveSpec) -> None:
+    """Refuses what the objectives can do and the trainer does not feed yet."""
+    needs = Needs(objective)
+    unfed = (
+        (needs.needs_critic, "advantage.baseline", objective.advantage.baseline, "a critic; take group_mean"),
+        (needs.needs_step_rewards, "advantage.credit", objective.advantage.credit, "step rewards; take outcome"),
+        (needs.needs_top_k, "trust.divergence", objective.trust.divergence, "top-K log-probs; take binary_tv"),
+        (needs.needs_exact_kl, "kl.estimator", objective.kl.estimator, "full distributions; take k3"),
+    )
+    for needed, key, value, what in unfed:
+        if needed:
+            raise ConfigError(f"objective.{key}", value, f"the trainer does not compute {what} instead")
+
+
+def _check_batch(config: TrainConfig) -> None:
+    minibatches, rollout = config.objective.minibatches, config.rollout
+    rows = config.policy.prompts_per_step * rollout.group_size
+    if rows % minibatches:
+        fitting = max(n for n in range(1, minibatches) if rows % n == 0)
+        arithmetic = (
+            f"policy.prompts_per_step={config.policy.prompts_per_step} x rollout.group_size={rollout.group_size}"
+        )
+        mend = f"{arithmetic} = {rows} rows do not divide into so many; objective.minibatches={fitting} does"
+        raise ConfigError("objective.minibatches", minibatches, mend)
+    overlong = config.verifier.get("overlong", {}).get("max_tokens")
+    if overlong is not None and overlong > rollout.max_new_tokens:
+        mend = f"never reached with rollout.max_new_tokens={rollout.max_new_tokens}; set both to the same"
+        raise ConfigError("verifier.overlong.max_tokens", overlong, mend)
+
+
+def _check_data(config: TrainConfig) -> None:
+    data = config.data
+    if data.question is None and data.messages is None:
+        raise ConfigError(
+            "data.question", None, "name the problem's column here, or a column of turns as data.messages"
+        )
+    if config.cold_start.steps and config.cold_start.path is None and not data.path.startswith("procedural:"):
+        mend = f"data.path={data.path} has no worked completions; set cold_start.path, or cold_start.steps=0"
+        raise ConfigError("cold_start.steps", config.cold_start.steps, mend)
+
+
+def _check_eval(config: TrainConfig) -> None:
+    options = config.eval
+    check_samples(options, "eval.")
+    if options.every and options.path is None and config.data.path.endswith((".parquet", ".jsonl", ".jsonl.gz")):
+        mend = (
+            f"data.path={config.data.path} is one file without splits; set eval.path to held-out rows, or eval.every=0"
+        )
+        raise ConfigError("eval.every", options.every, mend)
+
+
+def check_samples(options: EvalConfig, prefix: str = "") -> None:
+    """Whether the samples suffice for what is to be reported of them.
+
+    Raises:
+        ConfigError: naming the key with `prefix` before it.
+    """
+    if max(options.k, default=0) > options.samples:
+        mend = f"pass@k needs k samples; raise {prefix}samples={options.samples} or lower k"
+        raise ConfigError(f"{prefix}k", options.k, mend)
+    if options.temperature == 0 and options.samples > 1:
+        mend = f"greedy decoding gives {prefix}samples={options.samples} equal completions; set {prefix}samples=1"
+        raise ConfigError(f"{prefix}temperature", options.temperature, mend)
+
+
+def save_config(config: TrainConfig, folder: Path) -> Path:
+    """Writes `config.yaml`, every value resolved, into a run's folder; `rlvr train --config-path FOLDER` repeats it."""
+    file = folder / "config.yaml"
+    file.write_text(as_yaml(config), encoding="utf-8")
+    return file
+
+
+def as_yaml(config: TrainConfig) -> str:
+    """The whole configuration as YAML."""
+    import yaml
+
+    text: str = yaml.safe_dump(asdict(config), sort_keys=False, allow_unicode=True)
+    return text
+
+
+def load_config(folder: Path) -> TrainConfig:
+    """Reads a run's `config.yaml`.
+
+    Raises:
+        ConfigError: no such file, or values that this version does not know.
+    """
+    import yaml
+
+    file = folder / "config.yaml"
+    if not file.is_file():
+        raise ConfigError("run", str(folder), "this is no run's folder: it has no config.yaml")
+    try:
+        values = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError("run", str(folder), f"its config.yaml is damaged: {' '.join(str(error).split())}") from error
+    if not isinstance(values, dict):
+        raise ConfigError("run", str(folder), "its config.yaml is damaged: it holds no keys")
+    return train_config(values)

@@ -1,0 +1,119 @@
+"""The synchronous loop: generate, score, update, sync."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rlvr.batch import collate
+from rlvr.config import TrainConfig
+from rlvr.data.sampler import PromptSampler
+from rlvr.errors import HandoverError, ScoringError
+from rlvr.generation import sample_groups, trusted
+from rlvr.observe.metrics import Clock, rollout_metrics
+from rlvr.records import FAULTS, Group
+from rlvr.rollout.engine import RolloutEngine, Sampling
+from rlvr.rollout.handover import Probe
+from rlvr.scoring import Scorer
+
+if TYPE_CHECKING:
+    from rlvr.objectives.objective import Objective
+    from rlvr.policy.trainer import Policy
+
+Progress = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
+
+
+@dataclass
+class Loop:
+    """The parts of a run, and the step it stands at."""
+
+    config: TrainConfig
+    sampling: Sampling
+    sampler: PromptSampler
+    engine: RolloutEngine
+    scorer: Scorer
+    objective: Objective
+    policy: Policy
+    probe: Probe
+    progress: Progress
+    """Shows how far a long phase is: `with progress("generate", total) as advance: advance(1)`."""
+    step: int = 0
+    """Steps done."""
+
+    def steps(self) -> Iterator[tuple[list[Group], dict[str, float]]]:
+        """Does the steps that are left; yields each one's rollouts and metrics once it is complete."""
+        while self.step < self.config.steps:
+            clock = Clock()
+            groups = self.rollouts(clock)
+            metrics = rollout_metrics(groups)
+            with clock("update"):
+                metrics |= self.update(groups)
+            with clock("sync"):
+                metrics |= self.sync()
+            self.step += 1
+            yield groups, metrics | clock.metrics(metrics["tokens/generated"])
+
+    def rollouts(self, clock: Clock) -> list[Group]:
+        """Scored completions of the next prompts."""
+        prompts = self.sampler.next(self.config.policy.prompts_per_step)
+        with self.progress("generate", len(prompts)) as advance:
+            groups = sample_groups(
+                self.engine,
+                self.scorer,
+                prompts,
+                self.sampling,
+                num_samples=self.config.rollout.group_size,
+                seed=self.config.seed,
+                step=self.step + 1,
+                clock=clock,
+                advance=advance,
+            )
+        check_versions(groups, self.policy.version)
+        check_faults(groups, self.config.scoring.max_fault_share)
+        return groups
+
+    def update(self, groups: list[Group]) -> dict[str, float]:
+        """Trains the policy on the groups, verifier faults apart; the engine's memory is free meanwhile."""
+        self.engine.sleep()
+        batch = collate(trusted(groups))
+        self.policy.annotate(batch, self.objective)
+        batch, metrics = self.objective.prepare(batch)
+        return metrics | self.policy.update(batch, self.objective)
+
+    def sync(self) -> dict[str, float]:
+        """Hands the policy's weights to the engine and proves that they arrived."""
+        self.engine.wake()
+        self.engine.load_weights(self.policy.weights(), self.policy.version)
+        return self.probe.check(self.engine, self.policy)
+
+
+def check_versions(groups: list[Group], version: int) -> None:
+    """Every completion must come from the weights handed over last.
+
+    Raises:
+        HandoverError: naming both versions.
+    """
+    found = {rollout.completion.policy_version for group in groups for rollout in group.rollouts} - {version}
+    if found:
+        raise HandoverError(
+            f"completions were sampled from weights of version {sorted(found)}, the policy is at {version}: "
+            "the engine missed a hand-over"
+        )
+
+
+def check_faults(groups: list[Group], max_share: float) -> None:
+    """Too many verdicts that are the verifier's or the data's fault leave nothing to trust.
+
+    Raises:
+        ScoringError: naming the share and the first faults.
+    """
+    verdicts = [(group.prompt.id, rollout.verdict) for group in groups for rollout in group.rollouts]
+    faults = [(prompt, v) for prompt, v in verdicts if v.status in FAULTS]
+    if len(faults) > max_share * len(verdicts):
+        examples = "; ".join(f"prompt {prompt}: {v.status} {v.detail}".rstrip() for prompt, v in faults[:3])
+        raise ScoringError(
+            f"{len(faults)} of {len(verdicts)} verdicts are faults of the verifier or the data, more than "
+            f"scoring.max_fault_share={max_share}: {examples}"
+        )

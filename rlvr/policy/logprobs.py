@@ -1,0 +1,178 @@
+"""Log-probs and entropies of given tokens from hidden states, without the logits of more than one chunk at a time.
+
+Shape legend: T tokens, M of them wanted, D hidden size, V vocabulary, C tokens of a chunk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Head:
+    """How logits come from hidden states: cap * tanh(hidden @ weight.T / cap) / temperature."""
+
+    weight: Tensor
+    """[V, D]."""
+    temperature: float = 1.0
+    """The sampling temperature."""
+    softcap: float | None = None
+    """The cap; None leaves the logits as they are."""
+    chunk_tokens: int = 1024
+    """Tokens whose [C, V] logits exist at once."""
+    weight_grad: Tensor | None = None
+    """[V, D] float32: the weight's gradient is added here instead of passing through autograd."""
+
+
+def token_logprobs(
+    hidden: Tensor, head: Head, token_ids: Tensor, wanted: Tensor, *, entropy_grad: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Log-prob of each wanted token given those before it, and the entropy of the distribution it was drawn from.
+
+    The one place where predictions are shifted: token t is predicted by the hidden state of token t - 1, and only such
+    hidden states go through the head. Logits are float32 whatever the dtype of hidden states and weight.
+
+    Args:
+        hidden: [T, D] last hidden states of packed rows.
+        token_ids: [T] int64.
+        wanted: [T] bool: tokens to score; never the first of a row.
+        entropy_grad: let gradients flow through the entropy.
+
+    Returns:
+        Log-probs [T] and entropies [T] in nats, float32 (float64 for float64 inputs); 0 where not wanted.
+    """
+    places = wanted.nonzero().squeeze(-1)
+    values = _TokenLogprobs.apply(hidden[places - 1], head.weight, token_ids[places], head, entropy_grad)  # type: ignore[no-untyped-call]
+    logprobs, entropy = (value.new_zeros(len(token_ids)).index_put((places,), value) for value in values)
+    return logprobs, entropy
+
+
+class _TokenLogprobs(torch.autograd.Function):
+    """Chunked log-softmax; backward computes each chunk's logits again.
+
+    Largest tensors: [C, V] logits and log-probs, and a float32 copy of the weight when that is not float32 (CPU only).
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, head: Head, entropy_grad: bool
+    ) -> tuple[Tensor, Tensor]:
+        """hidden [M, D], weight [V, D], targets [M] -> log-probs [M], entropy [M]."""
+        chunks = _Chunks(hidden, weight, targets, head)
+        logprobs, entropy = (chunks.work.new_empty(len(targets)) for _ in range(2))
+        with _exact_products(weight):
+            for part in chunks:
+                all_logprobs = chunks.logprobs(part)
+                logprobs[part] = all_logprobs.gather(-1, targets[part, None]).squeeze(-1)
+                probs = torch.exp(all_logprobs, out=chunks.work[: len(all_logprobs)])
+                entropy[part] = -probs.mul_(all_logprobs).sum(-1)
+        ctx.save_for_backward(hidden, weight, targets, entropy)
+        ctx.head, ctx.entropy_grad = head, entropy_grad
+        if not entropy_grad:
+            ctx.mark_non_differentiable(entropy)
+        return logprobs, entropy
+
+    @staticmethod
+    def backward(ctx: Any, logprobs_grad: Tensor, entropy_grad: Tensor) -> tuple[Tensor | None, ...]:
+        """With p the distribution, H its entropy, g and e the gradients of log-prob and entropy of a token:
+
+        d loss / d logits = g (onehot(target) - p) - e p (log p + H)
+        """
+        hidden, weight, targets, entropy = ctx.saved_tensors
+        head: Head = ctx.head
+        chunks = _Chunks(hidden, weight, targets, head)
+        hidden_grad = torch.empty_like(hidden)
+        weight_grad = head.weight_grad
+        if weight_grad is None:
+            weight_grad = torch.zeros(weight.shape, dtype=chunks.work.dtype, device=weight.device)
+        with _exact_products(weight):
+            for part in chunks:
+                all_logprobs = chunks.logprobs(part)
+                slope = torch.exp(all_logprobs, out=chunks.work[: len(all_logprobs)])
+                if ctx.entropy_grad:
+                    outer = all_logprobs.add_(entropy[part, None]).mul_(entropy_grad[part, None])
+                    slope.mul_(outer.add_(logprobs_grad[part, None]).neg_())
+                else:
+                    slope.mul_(-logprobs_grad[part, None])
+                slope.scatter_add_(-1, targets[part, None], logprobs_grad[part, None])
+                chunks.through_head(slope, part)
+                hidden_grad[part] = chunks.times_weight(slope)
+                chunks.add_outer(weight_grad, slope, part)
+        return hidden_grad, None if head.weight_grad is not None else weight_grad.to(weight.dtype), None, None, None
+
+
+class _Chunks:
+    """The logits of one chunk after the other, in two buffers that are used again and again."""
+
+    def __init__(self, hidden: Tensor, weight: Tensor, targets: Tensor, head: Head) -> None:
+        dtype = torch.float64 if hidden.dtype == torch.float64 else torch.float32
+        self.head = head
+        # CUDA multiplies bfloat16 with a float32 result; the CPU build of torch does so only for float32 arguments.
+        self.hidden, self.weight = (hidden, weight) if hidden.is_cuda else (hidden.to(dtype), weight.to(dtype))
+        self.num_tokens = len(targets)
+        shape = (min(head.chunk_tokens, self.num_tokens), len(weight))
+        self.work, self.all_logprobs = (torch.empty(shape, dtype=dtype, device=hidden.device) for _ in range(2))
+        self.capped = torch.empty_like(self.work) if head.softcap is not None else None
+
+    def __iter__(self) -> Iterator[slice]:
+        for start in range(0, self.num_tokens, self.head.chunk_tokens):
+            yield slice(start, min(start + self.head.chunk_tokens, self.num_tokens))
+
+    def logprobs(self, part: slice) -> Tensor:
+        """[C, V] log-probs of the chunk; valid until the next call."""
+        hidden, head = self.hidden[part], self.head
+        logits = self.work[: len(hidden)]
+        if self.hidden.dtype == logits.dtype:
+            torch.mm(hidden, self.weight.t(), out=logits)
+        else:
+            torch.mm(hidden, self.weight.t(), out_dtype=logits.dtype, out=logits)
+        if self.capped is not None and head.softcap is not None:
+            logits.div_(head.softcap).tanh_()
+            self.capped[: len(hidden)] = logits
+            logits.mul_(head.softcap)
+        if head.temperature != 1.0:
+            logits.div_(head.temperature)
+        return torch.log_softmax(logits, -1, out=self.all_logprobs[: len(hidden)])
+
+    def through_head(self, slope: Tensor, part: slice) -> None:
+        """In place: gradient by the final logits -> gradient by hidden @ weight.T."""
+        if self.head.temperature != 1.0:
+            slope.div_(self.head.temperature)
+        if self.capped is not None:
+            slope.mul_(1 - self.capped[: len(slope)].square_())
+
+    def times_weight(self, slope: Tensor) -> Tensor:
+        """[C, V] -> [C, D]."""
+        return slope.to(self.weight.dtype) @ self.weight
+
+    def add_outer(self, weight_grad: Tensor, slope: Tensor, part: slice) -> None:
+        """weight_grad [V, D] += slope.T @ hidden, summed in float32."""
+        hidden = self.hidden[part]
+        if hidden.dtype == slope.dtype:
+            weight_grad.addmm_(slope.t(), hidden)
+        else:
+            weight_grad += torch.mm(slope.to(hidden.dtype).t(), hidden, out_dtype=slope.dtype)
+
+
+@contextmanager
+def _exact_products(weight: Tensor) -> Iterator[None]:
+    """Lets the CPU multiply float32 copies of bfloat16 numbers by its bfloat16 instructions, summed in float32.
+
+    The logits lose nothing, for the copies convert back exactly, and take half the time where the CPU has them.
+    """
+    if weight.is_cuda or weight.dtype != torch.bfloat16:
+        yield
+        return
+    matmul = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
+    before = matmul.fp32_precision
+    matmul.fp32_precision = "bf16"
+    try:
+        yield
+    finally:
+        matmul.fp32_precision = before

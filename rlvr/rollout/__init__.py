@@ -1,0 +1,1 @@
+"""Rollout engines: what samples completions from the current policy."""

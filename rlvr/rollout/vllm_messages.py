@@ -1,0 +1,63 @@
+"""What passes between `VllmEngine` and the process that holds vLLM."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from rlvr.records import FinishReason
+
+CPU_BLOCK_TOKENS = 32  # smallest cache block that the CPU kernels like; only whole blocks of a prompt are shared
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the process needs to start the engine."""
+
+    model_path: str
+    dtype: str
+    max_model_len: int
+    max_num_seqs: int
+    cache_bytes: int | None
+    gpu_memory: float
+    sleep: bool
+    compile: bool
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Where a tensor lies in a bucket; its dtype is the engine's."""
+
+    name: str
+    offset: int
+    shape: tuple[int, ...]
+    fingerprint: int
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """Tensors side by side in memory that both processes see."""
+
+    slots: list[Slot]
+    num_bytes: int
+    cuda_handle: Any
+    """Arguments to rebuild the CUDA tensor; None: the bytes are in the shared memory file."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One completion as plain lists."""
+
+    token_ids: list[int]
+    logprobs: list[float]
+    finish_reason: FinishReason
+    cached_prompt_tokens: int
+
+
+def fingerprint(tensor: torch.Tensor) -> int:
+    """Sum of a contiguous tensor's bytes, eight at a time (60 times faster than two at a time); wraps round."""
+    data = tensor.view(-1).view(torch.uint8)
+    whole = len(data) // 8 * 8
+    return int(data[:whole].view(torch.int64).sum()) + int(data[whole:].sum())

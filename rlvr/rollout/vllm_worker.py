@@ -1,0 +1,227 @@
+"""The process that holds the vLLM engine; `VllmEngine` starts it and sends it commands over a socket.
+
+vLLM's engine core runs inside this process: on CPU its own two child processes take 15 s longer to start and poll each
+other on the cores that decode. Here the threads and the environment are vLLM's alone, and the trainer's stay clean.
+"""
+
+from __future__ import annotations
+
+import mmap
+import sys
+import time
+import traceback
+from multiprocessing.connection import Connection
+from typing import Any
+
+import torch
+
+from rlvr.errors import HandoverError
+from rlvr.rollout.engine import Request, Sampling
+from rlvr.rollout.vllm_messages import CPU_BLOCK_TOKENS, Bucket, Sample, Settings, fingerprint
+
+CPU_PREFILL_TOKENS = 4096  # most prompt tokens in one scheduler step on CPU, unless a sequence is longer
+
+
+class WeightReceiver:
+    """Mixed into vLLM's worker (`worker_extension_cls`): replaces the weights of the running model in place.
+
+    vLLM packs the weights after loading (oneDNN on CPU), so they go through its layer-wise reload: tensors are buffered
+    until a layer is whole, then loaded, packed and copied to where the layer has them.
+    """
+
+    model_runner: Any
+    vllm_config: Any
+
+    def begin_weights(self) -> None:
+        """Prepares every layer for new weights."""
+        from vllm.model_executor.model_loader.reload import initialize_layerwise_reload
+
+        initialize_layerwise_reload(self.model_runner.get_model())
+
+    def receive_weights(self, weights: list[tuple[str, torch.Tensor]]) -> None:
+        """Loads some of the weights; the tensors may be kept until `end_weights`."""
+        from vllm.config import set_current_vllm_config
+
+        with set_current_vllm_config(self.vllm_config), torch.no_grad():
+            self.model_runner.get_model().load_weights(iter(weights))
+
+    def end_weights(self) -> None:
+        """Finishes the layers that are still open."""
+        from vllm.config import set_current_vllm_config
+        from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
+        from vllm.model_executor.model_loader.reload import finalize_layerwise_reload
+
+        model = self.model_runner.get_model()
+        with set_current_vllm_config(self.vllm_config), torch.no_grad():
+            finalize_layerwise_reload(model, self.vllm_config.model_config)
+            # A head tied to the embedding receives no weights of its own, so its packed copy would stay stale.
+            for layer in model.modules():
+                if isinstance(layer, ParallelLMHead) and self.vllm_config.model_config.hf_config.tie_word_embeddings:
+                    layer.quant_method.process_weights_after_loading(layer)
+
+
+class _Server:
+    """Answers one command after another: `("result", value)` or `("error", (kind, message))`."""
+
+    def __init__(self, connection: Connection, shared_memory: int, settings: Settings) -> None:
+        self._connection = connection
+        self._shared_memory = shared_memory
+        self._dtype: torch.dtype = getattr(torch, settings.dtype)
+        self._version = -1
+        self._engine = _start(settings)
+
+    def run(self) -> None:
+        self._connection.send(("result", None))
+        while True:
+            command, arguments = self._connection.recv()
+            try:
+                value = getattr(self, command)(*arguments)
+            except Exception as error:
+                traceback.print_exc()
+                kind = "handover" if isinstance(error, HandoverError) else "failed"
+                self._connection.send(("error", (kind, f"{type(error).__name__}: {error}")))
+            else:
+                self._connection.send(("result", value))
+
+    def generate(self, requests: list[Request], sampling: Sampling, stop_token_ids: list[int]) -> None:
+        """Sends `("group", (index, version, samples))` as each request finishes; any command meanwhile stops it."""
+        from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind
+
+        for index, request in enumerate(requests):
+            for number, seed in enumerate(request.seeds):
+                params = SamplingParams(
+                    temperature=sampling.temperature,
+                    top_p=sampling.top_p,
+                    max_tokens=sampling.max_new_tokens,
+                    seed=seed,
+                    stop_token_ids=stop_token_ids,
+                    ignore_eos=True,  # the tokenizer's end is among the stop tokens; vLLM's own idea of it is not asked
+                    logprobs=0,
+                    flat_logprobs=True,
+                    detokenize=False,
+                    output_kind=RequestOutputKind.FINAL_ONLY,
+                )
+                self._engine.add_request(f"{index}/{number}", {"prompt_token_ids": request.token_ids}, params)
+        samples: dict[int, dict[int, Sample]] = {index: {} for index in range(len(requests))}
+        running = {f"{index}/{number}" for index, r in enumerate(requests) for number in range(len(r.seeds))}
+        while running:
+            if self._connection.poll():
+                self._engine.abort_request(list(running))
+                return
+            for output in self._engine.step():
+                running.discard(output.request_id)
+                index, number = map(int, output.request_id.split("/"))
+                one = output.outputs[0]
+                samples[index][number] = Sample(
+                    list(one.token_ids), list(one.logprobs.logprobs), one.finish_reason, output.num_cached_tokens or 0
+                )
+                if len(samples[index]) == len(requests[index].seeds):
+                    group = samples.pop(index)
+                    ordered = [group[number] for number in sorted(group)]
+                    self._connection.send(("group", (index, self._version, ordered)))
+
+    def stop(self) -> None:
+        """Does nothing: that it came has ended `generate`."""
+
+    def logprobs(self, sequences: list[list[int]]) -> list[list[float]]:
+        """Log-prob of each token given those before it."""
+        from vllm import SamplingParams
+
+        params = SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=0, flat_logprobs=True, detokenize=False)
+        for index, sequence in enumerate(sequences):
+            self._engine.add_request(str(index), {"prompt_token_ids": sequence}, params)
+        values: dict[int, list[float]] = {}
+        while self._engine.has_unfinished_requests():
+            for output in self._engine.step():
+                values[int(output.request_id)] = list(output.prompt_logprobs.logprobs)
+        return [values[index] for index in range(len(sequences))]
+
+    def begin_weights(self) -> None:
+        """First part of a hand-over."""
+        self._engine.collective_rpc("begin_weights")
+
+    def receive_weights(self, bucket: Bucket) -> None:
+        """Takes a bucket over; it may be overwritten afterwards."""
+        if bucket.cuda_handle is not None:
+            from torch.multiprocessing.reductions import rebuild_cuda_tensor
+
+            memory = rebuild_cuda_tensor(*bucket.cuda_handle)
+        else:
+            memory = torch.frombuffer(mmap.mmap(self._shared_memory, bucket.num_bytes), dtype=torch.uint8)
+        weights = []
+        for slot in bucket.slots:
+            size = self._dtype.itemsize
+            for length in slot.shape:
+                size *= length
+            tensor = memory[slot.offset : slot.offset + size].clone().view(self._dtype).view(slot.shape)
+            if fingerprint(tensor) != slot.fingerprint:
+                raise HandoverError(f"tensor {slot.name!r} reached the vLLM process with other bits than were sent")
+            weights.append((slot.name, tensor))
+        self._engine.collective_rpc("receive_weights", args=(weights,))
+
+    def end_weights(self, version: int) -> None:
+        """Last part of a hand-over: the weights are in use from here on."""
+        self._engine.collective_rpc("end_weights")
+        if not self._engine.reset_prefix_cache():
+            raise HandoverError("vLLM kept key/value blocks of the old weights in its prefix cache")
+        self._version = version
+
+    def sleep(self) -> None:
+        """Gives weights and cache back to the device."""
+        self._engine.sleep(level=2)
+
+    def wake(self) -> None:
+        """Takes device memory again; the weights are undefined until the next hand-over."""
+        self._engine.wake_up()
+
+
+def _start(settings: Settings) -> Any:
+    from vllm import EngineArgs
+    from vllm.platforms import current_platform
+    from vllm.v1.engine.llm_engine import LLMEngine
+
+    started = time.monotonic()
+    arguments: dict[str, Any] = {}
+    if current_platform.is_cpu():
+        # A prompt prefilled in chunks makes vLLM step its sampler's generator back by an offset, which CPU generators
+        # do not have ("CPU Generator does not use offset"); whole prompts never need it, so seeds work.
+        arguments["enable_chunked_prefill"] = False
+        arguments["max_num_batched_tokens"] = max(settings.max_model_len, CPU_PREFILL_TOKENS)
+        arguments["block_size"] = CPU_BLOCK_TOKENS
+    else:
+        arguments["gpu_memory_utilization"] = settings.gpu_memory
+        arguments["enable_sleep_mode"] = settings.sleep
+        arguments["hf_overrides"] = {"head_dtype": "float32"}  # as the policy's; on CPU it would be cast every step
+    engine = LLMEngine.from_engine_args(
+        EngineArgs(
+            model=settings.model_path,
+            dtype=settings.dtype,
+            skip_tokenizer_init=True,
+            max_model_len=settings.max_model_len,
+            max_num_seqs=settings.max_num_seqs,
+            kv_cache_memory_bytes=settings.cache_bytes,
+            enable_prefix_caching=True,
+            enforce_eager=not settings.compile,
+            logprobs_mode="processed_logprobs",
+            generation_config="vllm",
+            disable_log_stats=True,
+            worker_extension_cls="rlvr.rollout.vllm_worker.WeightReceiver",
+            **arguments,
+        )
+    )
+    print(f"vLLM engine ready after {time.monotonic() - started:.1f} s", flush=True)
+    return engine
+
+
+def main() -> None:
+    """Runs until the socket closes: `python -m rlvr.rollout.vllm_worker SOCKET MEMORY`, both file descriptors."""
+    connection = Connection(int(sys.argv[1]))
+    try:
+        _Server(connection, int(sys.argv[2]), connection.recv()).run()
+    except (EOFError, ConnectionError):
+        return
+
+
+if __name__ == "__main__":
+    main()

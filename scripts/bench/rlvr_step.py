@@ -1,0 +1,75 @@
+"""rlvr's side of step.py: the loop's own parts, as many steps as there are prompts for, one JSON line out for each."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import tempfile
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+from rlvr.assembly import assemble
+from rlvr.config import train_config
+from rlvr.observe.console import Console
+from rlvr.observe.metrics import Clock
+from rlvr.records import Group
+
+TOKENS_PER_MICROBATCH = 2560  # 16 rows of W1
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--engine", choices=["vllm", "hf"], required=True)
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--prompts", required=True, help="JSON lines with a question and an answer each")
+    parser.add_argument("--prompts-per-step", type=int, required=True)
+    parser.add_argument("--group-size", type=int, required=True)
+    parser.add_argument("--new-tokens", type=int, required=True)
+    args = parser.parse_args()
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # whatever the parts print must not mix with the answers
+    config = train_config(
+        {
+            "model": {"path": args.model},
+            "data": {"path": args.prompts, "shuffle": False},
+            "rollout": {"engine": args.engine, "group_size": args.group_size, "max_new_tokens": args.new_tokens},
+            "policy": {"prompts_per_step": args.prompts_per_step, "tokens_per_microbatch": TOKENS_PER_MICROBATCH},
+            "verifier": {"math": {}},
+        }
+    )
+    folder = Path(tempfile.mkdtemp(prefix="rlvr-bench-"))
+    with ExitStack() as stack:
+        parts = assemble(config, folder, Console(log=folder / "run.log"), stack)
+        # The last of the reserved tokens, which no model writes, becomes the end: every completion has full length.
+        parts.tokenizer.eos_token_id = max(parts.tokenizer.added_tokens_decoder)
+        loop = parts.loop
+        loop.sync()
+        for _ in range(len(parts.prompts) // args.prompts_per_step):
+            clock = Clock()
+            groups = [spread_rewards(group) for group in loop.rollouts(clock)]
+            with clock("update"):
+                loop.update(groups)
+            with clock("sync"):
+                loop.sync()
+            loop.step += 1
+            rollouts = [(group.prompt, rollout.completion) for group in groups for rollout in group.rollouts]
+            new_tokens = sum(len(completion.token_ids) for _, completion in rollouts)
+            times = clock.metrics(new_tokens)
+            answer = {name: times[f"time/{name}"] for name in ("generate", "score", "update", "sync", "step")}
+            answer |= {"new_tokens": new_tokens, "prompt_tokens": sum(len(prompt.token_ids) for prompt, _ in rollouts)}
+            print(json.dumps(answer), file=answers, flush=True)
+
+
+def spread_rewards(group: Group) -> Group:
+    """Rewards that differ within every group, so that each row has an advantage to train on."""
+    rollouts = [
+        replace(rollout, verdict=replace(rollout.verdict, reward=sum(rollout.completion.token_ids) % 7 / 7))
+        for rollout in group.rollouts
+    ]
+    return replace(group, rollouts=rollouts)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,34 @@
+"""The arithmetic of scripts/bench/step.py, on steps given by hand."""
+
+import runpy
+from pathlib import Path
+
+STEP = runpy.run_path(str(Path(__file__).parents[2] / "scripts" / "bench" / "step.py"))
+
+
+def side(*steps: dict[str, float], peak_mib: float) -> dict:
+    contender = STEP["Side"].__new__(STEP["Side"])
+    contender.steps, contender.peak_mib = list(steps), peak_mib
+    return contender.result()
+
+
+def one_step(seconds: float) -> dict[str, float]:
+    times = {"generate": seconds / 2, "score": 0.0, "update": seconds / 2, "sync": 0.0, "step": seconds}
+    return {**times, "prompt_tokens": 600, "new_tokens": 400}
+
+
+def test_a_side_reports_medians_and_tokens_per_second() -> None:
+    result = side(one_step(4.0), one_step(40.0), one_step(2.0), peak_mib=100.0)
+    assert result["seconds"]["step"] == 4.0
+    assert result["seconds"]["update"] == 2.0
+    assert result["generate_tokens_per_second"] == 200.0
+    assert result["step_tokens_per_second"] == 100.0
+
+
+def test_ratios_are_trls_over_ours() -> None:
+    sides = {"vllm": side(one_step(2.0), peak_mib=100.0), "trl": side(one_step(9.0), peak_mib=400.0)}
+    assert STEP["ratios"](sides) == {"ratio_trl_time": 4.5, "ratio_trl_memory": 4.0}
+
+
+def test_no_ratio_without_trl() -> None:
+    assert STEP["ratios"]({"hf": side(one_step(2.0), peak_mib=1.0)}) == {}

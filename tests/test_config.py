@@ -1,0 +1,139 @@
+"""The options: every key has a meaning, contradictions are refused by both names, and a file repeats a run."""
+
+from dataclasses import asdict, replace
+
+import pytest
+
+from rlvr.config import (
+    TrainConfig,
+    as_yaml,
+    check_across,
+    load_config,
+    save_config,
+    train_config,
+)
+from rlvr.errors import ConfigError
+from rlvr.validation import flat_fields
+
+
+def test_the_defaults_are_legal_and_warn_of_nothing():
+    assert train_config({}) == TrainConfig()
+    assert check_across(TrainConfig()) == []
+
+
+@pytest.mark.parametrize("row", flat_fields(TrainConfig), ids=lambda row: row[0])
+def test_every_key_has_its_meaning_under_it(row):
+    key, _, _, meaning = row
+    assert meaning.endswith("."), key
+
+
+# key=value pairs, then what the message must name: the key, the other key, the mend.
+CONTRADICTIONS = {
+    "pass@k without k samples": (
+        {"eval": {"k": [1, 8], "samples": 4}},
+        ["eval.k=[1, 8]", "eval.samples=4", "raise"],
+    ),
+    "greedy samples": (
+        {"eval": {"temperature": 0, "samples": 2}},
+        ["eval.temperature=0.0", "eval.samples=2", "eval.samples=1"],
+    ),
+    "rows that do not divide": (
+        {"objective": {"minibatches": 5}, "policy": {"prompts_per_step": 6}, "rollout": {"group_size": 3}},
+        ["objective.minibatches=5", "policy.prompts_per_step=6", "rollout.group_size=3", "objective.minibatches=3"],
+    ),
+    "more minibatches than rows": (
+        {"objective": {"minibatches": 16}, "policy": {"prompts_per_step": 2}, "rollout": {"group_size": 4}},
+        ["objective.minibatches=16", "8 rows", "objective.minibatches=8"],
+    ),
+    "a penalty that is never reached": (
+        {"verifier": {"math": {}, "overlong": {"max_tokens": 600}}, "rollout": {"max_new_tokens": 512}},
+        ["verifier.overlong.max_tokens=600", "rollout.max_new_tokens=512", "set both"],
+    ),
+    "a group of one": (
+        {"rollout": {"group_size": 1}},
+        ["objective.advantage.baseline='group_mean'", "rollout.group_size=1", "batch_mean"],
+    ),
+    "a nucleus with a ratio": (
+        {"rollout": {"top_p": 0.9}},
+        ["objective.ratio.level='token'", "rollout.top_p", "set rollout.top_p=1"],
+    ),
+    "a clip without a ratio": (
+        {"objective": {"ratio": {"level": "none"}}},
+        ["objective.trust.kind='clip'", "objective.ratio.level='none'", "set"],
+    ),
+    "no question": ({"data": {"question": None}}, ["data.question=None", "data.messages"]),
+    "a cold start without examples": (
+        {"cold_start": {"steps": 5}, "data": {"path": "x.parquet"}},
+        ["cold_start.steps=5", "data.path=x.parquet", "cold_start.path"],
+    ),
+    "an evaluation on the training file": (
+        {"eval": {"every": 5}, "data": {"path": "x.parquet"}},
+        ["eval.every=5", "data.path=x.parquet", "eval.path"],
+    ),
+    "no verifier": ({"verifier": {}}, ["verifier={}", "choose"]),
+    "an unknown verifier": ({"verifier": {"mathh": {}}}, ["verifier", "mathh", "math"]),
+    "an unknown option of a verifier": ({"verifier": {"math": {"no_such": 1}}}, ["verifier.math.no_such=1", "key"]),
+}
+
+
+@pytest.mark.parametrize(("values", "names"), CONTRADICTIONS.values(), ids=list(CONTRADICTIONS))
+def test_a_contradiction_is_refused_by_both_names_with_the_mend(values, names):
+    with pytest.raises(ConfigError) as caught:
+        train_config(values)
+    for name in names:
+        assert name in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"eval": {"k": [1, 4], "samples": 4}},
+        {"objective": {"minibatches": 9}, "policy": {"prompts_per_step": 6}, "rollout": {"group_size": 3}},
+        {"verifier": {"overlong": {"max_tokens": 512}}, "rollout": {"max_new_tokens": 512}},
+        {"data": {"question": None, "messages": "prompt"}},
+        {"eval": {"every": 5}, "data": {"path": "folder"}},
+        {"eval": {"every": 5, "path": "y.parquet"}, "data": {"path": "x.parquet"}},
+    ],
+    ids=str,
+)
+def test_what_lies_just_inside_the_limit_is_legal(values):
+    assert isinstance(train_config(values), TrainConfig)
+
+
+def test_a_warm_up_longer_than_the_run_is_warned_of():
+    config = train_config({"steps": 3, "objective": {"minibatches": 2}, "policy": {"warmup_steps": 6}})
+    assert check_across(config) == []
+    (warning,) = check_across(replace(config, steps=2))
+    assert "policy.warmup_steps=6" in warning
+    assert "4 optimizer steps" in warning
+
+
+def test_the_saved_file_gives_the_same_configuration_back(tmp_path):
+    config = train_config(
+        {
+            "name": "no: 3",
+            "policy": {"learning_rate": 1e-6},
+            "objective": {"trust": {"high": float("inf")}},
+            "data": {"system": "Ein Satz.\nNoch einer: „ja“", "examples": [{"question": "1+1", "answer": "2"}]},
+            "verifier": {"math": {}, "format": {}},
+        }
+    )
+    assert load_config(save_config(config, tmp_path).parent) == config
+    assert as_yaml(config) == (tmp_path / "config.yaml").read_text()
+
+
+def test_a_folder_without_a_configuration_is_named(tmp_path):
+    with pytest.raises(ConfigError, match=r"no config\.yaml"):
+        load_config(tmp_path)
+
+
+def test_a_damaged_configuration_is_named(tmp_path):
+    (tmp_path / "config.yaml").write_text("steps: [")
+    with pytest.raises(ConfigError, match=r"config\.yaml"):
+        load_config(tmp_path)
+
+
+def test_every_default_can_be_written_and_read(tmp_path):
+    save_config(TrainConfig(), tmp_path)
+    assert asdict(load_config(tmp_path)) == asdict(TrainConfig())

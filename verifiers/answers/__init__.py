@@ -1,0 +1,1 @@
+"""Reading and comparing mathematical answers: extract, normalise, parse, compare; sympy only as the last resort."""

@@ -1,0 +1,66 @@
+"""Finds verifiers by name and builds them from options: `verifiers/NAME.py` holds the class `Name`."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from rlvr.errors import ConfigError
+from rlvr.validation import validate
+from rlvr.verifiers.base import Verifier
+from rlvr.verifiers.combine import Combined
+
+_NOT_VERIFIERS = {"__init__", "base", "combine", "registry", "worker"}
+
+
+def names() -> list[str]:
+    """Every verifier there is."""
+    return sorted(path.stem for path in Path(__file__).parent.glob("*.py") if path.stem not in _NOT_VERIFIERS)
+
+
+def build(options: Mapping[str, Mapping[str, Any] | None]) -> Combined:
+    """The named verifiers as one. Cheap: what they need is imported by `prepare` or by the first case.
+
+    Args:
+        options: verifier name -> its options; None for no options.
+
+    Raises:
+        ConfigError: no verifier, an unknown one, or a wrong option.
+    """
+    if not options:
+        raise ConfigError("verifier", dict(options), f"name at least one of: {', '.join(names())}")
+    return Combined({name: _build_one(name, values) for name, values in options.items()})
+
+
+def check(options: Mapping[str, Mapping[str, Any] | None]) -> None:
+    """Refuses what `build` would refuse.
+
+    Raises:
+        ConfigError: see `build`.
+    """
+    build(options)
+
+
+def verifier_class(name: str) -> type[Verifier]:
+    """The class `Name` of `verifiers/name.py`; its fields are the options.
+
+    Raises:
+        ConfigError: there is no such verifier.
+    """
+    if name not in names():
+        close = difflib.get_close_matches(name, names(), n=1)
+        mend = f"did you mean {close[0]}?" if close else f"known: {', '.join(names())}"
+        raise ConfigError("verifier", name, f"there is no such verifier; {mend}")
+    class_name = "".join(part.capitalize() for part in name.split("_"))
+    found: type[Verifier] = getattr(import_module(f"{__package__}.{name}"), class_name)
+    return found
+
+
+def _build_one(name: str, values: Mapping[str, Any] | None) -> Verifier:
+    options = verifier_class(name)
+    if values is not None and not isinstance(values, Mapping):
+        raise ConfigError(f"verifier.{name}", values, "give a mapping of options, as in `weight: 1.0`")
+    return validate(options, values or {}, f"verifier.{name}")
