@@ -70,9 +70,7 @@ def _finetune(
         for step in range(options.steps):
             drawn = sampler.next(options.rows_per_step)
             targets = tokenizer([p.extra[COLUMN] for p in drawn], add_special_tokens=False)["input_ids"]
-            batch = pack(
-                [(p.token_ids, [*ids, tokenizer.eos_token_id]) for p, ids in zip(drawn, targets, strict=True)]
-            )
+            batch = pack([(p.token_ids, [*ids, tokenizer.eos_token_id]) for p, ids in zip(drawn, targets, strict=True)])
             rate = learning_rate(
                 step, options.learning_rate, "linear", round(WARMUP_SHARE * options.steps), options.steps
             )

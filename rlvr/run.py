@@ -97,6 +97,7 @@ class Run:
     def start(self, saved: Path | None) -> None:
         """Builds the parts, loads the checkpoint if there is one, and looks whether the run can learn."""
         from rlvr.assembly import assemble
+
         logging.basicConfig(level=logging.WARNING, format="warning: %(message)s", stream=sys.stderr)
         state = checkpoint.verify(saved) if saved else None
         if state:

@@ -70,7 +70,7 @@ CONTRADICTIONS = {
         {"eval": {"every": 5}, "data": {"path": "x.parquet"}},
         ["eval.every=5", "data.path=x.parquet", "eval.path"],
     ),
-    "no verifier": ({"verifier": {}}, ["verifier={}", "choose"]),
+    "no verifier": ({"verifier": {}}, ["verifier={}", "at least one"]),
     "an unknown verifier": ({"verifier": {"mathh": {}}}, ["verifier", "mathh", "math"]),
     "an unknown option of a verifier": ({"verifier": {"math": {"no_such": 1}}}, ["verifier.math.no_such=1", "key"]),
 }

@@ -80,8 +80,10 @@ def _by_length(query: Tensor, key: Tensor, value: Tensor, row_starts: Tensor, sc
     grouped = query.shape[1] != key.shape[1]
     outputs = []
     for number, (n, length) in enumerate(zip(counts, sizes, strict=True)):
-        rows = [x[number].unflatten(1, (n, length)).transpose(0, 1) for x in (q, k, v)]
-        attended = functional.scaled_dot_product_attention(*rows, is_causal=True, scale=scaling, enable_gqa=grouped)
+        rows_q, rows_k, rows_v = (x[number].unflatten(1, (n, length)).transpose(0, 1) for x in (q, k, v))
+        attended = functional.scaled_dot_product_attention(
+            rows_q, rows_k, rows_v, is_causal=True, scale=scaling, enable_gqa=grouped
+        )
         outputs.append(attended.transpose(1, 2).flatten(0, 1))
     return torch.cat(outputs)[index.argsort()][None].to(query.dtype)
 

@@ -49,7 +49,7 @@ class RolloutEngine(Protocol):
         ...
 
     def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
-        """Replaces the weights in place by `(Hugging Face name, tensor)` pairs, each copied before the next is asked for.
+        """Replaces the weights in place by `(Hugging Face name, tensor)` pairs, each copied before the next is asked.
 
         Completions sampled afterwards carry `version`. Caches filled under the old weights are dropped.
         """

@@ -169,9 +169,11 @@ class VllmEngine:
             kind, value = self._connection.recv()
         except (EOFError, OSError):
             raise self._death() from None
+        if kind == "handover error":
+            raise HandoverError(value)
         if kind == "error":
-            error = HandoverError if value[0] == "handover" else RlvrError
-            raise error(f"vLLM: {value[1]}; its log ends with:\n{self._log_tail()}")
+            self._process.wait()
+            raise RlvrError(f"vLLM failed: {value}; its log ends with:\n{self._log_tail()}")
         return value
 
     def _death(self) -> RlvrError:

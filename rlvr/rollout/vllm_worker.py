@@ -7,7 +7,9 @@ other on the cores that decode. Here the threads and the environment are vLLM's 
 from __future__ import annotations
 
 import mmap
+import os
 import sys
+import threading
 import time
 import traceback
 from multiprocessing.connection import Connection
@@ -61,7 +63,7 @@ class WeightReceiver:
 
 
 class _Server:
-    """Answers one command after another: `("result", value)` or `("error", (kind, message))`."""
+    """Answers one command after another: `("result", value)`, `("handover error", message)` or `("error", message)`."""
 
     def __init__(self, connection: Connection, shared_memory: int, settings: Settings) -> None:
         self._connection = connection
@@ -76,10 +78,12 @@ class _Server:
             command, arguments = self._connection.recv()
             try:
                 value = getattr(self, command)(*arguments)
+            except HandoverError as error:
+                self._connection.send(("handover error", str(error)))
             except Exception as error:
                 traceback.print_exc()
-                kind = "handover" if isinstance(error, HandoverError) else "failed"
-                self._connection.send(("error", (kind, f"{type(error).__name__}: {error}")))
+                self._connection.send(("error", f"{type(error).__name__}: {error}"))
+                return  # vLLM's scheduler does not recover from a failed step
             else:
                 self._connection.send(("result", value))
 
@@ -216,11 +220,20 @@ def _start(settings: Settings) -> Any:
 
 def main() -> None:
     """Runs until the socket closes: `python -m rlvr.rollout.vllm_worker SOCKET MEMORY`, both file descriptors."""
+    threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
     connection = Connection(int(sys.argv[1]))
     try:
         _Server(connection, int(sys.argv[2]), connection.recv()).run()
     except (EOFError, ConnectionError):
-        return
+        # vLLM's own end of the process was seen to spin for ever when the trainer had been killed.
+        os._exit(0)
+
+
+def _end_with_parent(parent: int) -> None:
+    """A trainer that was killed leaves no sampler behind, whatever it was doing."""
+    while os.getppid() == parent:
+        time.sleep(1)
+    os._exit(1)
 
 
 if __name__ == "__main__":

@@ -6,22 +6,25 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from rlvr.data.arithmetic import NUM_TEST, addition_1digit, arithmetic
+from rlvr.data.arithmetic import NUM_TEST, SLIP_SHARE, addition_1digit, arithmetic
 from rlvr.errors import DataError
 
 SHARED = Path(__file__).parents[2].parent / "shared" / "data"
-STEP = re.compile(r"([\d+*-]+)=(\d+)")
+STEP = re.compile(r"([\d+]+)=(\d+)")
 
 
-def test_every_step_and_every_answer_is_right() -> None:
-    for row in arithmetic("train") + arithmetic("test"):
+def test_answers_are_right_and_a_completion_slips_at_most_once_and_follows_its_slip() -> None:
+    rows = arithmetic("train") + arithmetic("test")
+    num_slips = 0
+    for row in rows:
         assert eval(row["question"]) == int(row["answer"])
         steps, boxed = re.fullmatch(r"<think>(.*)</think>\\boxed\{(.*)\}", row["completion"]).groups()
-        assert boxed == row["answer"]
-        results = [int(result) for expression, result in STEP.findall(steps) if eval(expression) == int(result)]
-        assert len(results) == steps.count("=") == 2
-        units, tens = results
-        assert tens * 10 + units % 10 == int(row["answer"])
+        (units_sum, units), (tens_sum, tens) = STEP.findall(steps)
+        assert int(boxed) == int(tens) * 10 + int(units) % 10
+        off = [abs(eval(units_sum) - int(units)), abs(eval(tens_sum) - int(tens))]
+        assert sorted(off) in ([0, 0], [0, 1])
+        num_slips += any(off)
+    assert abs(num_slips / len(rows) - SLIP_SHARE) < 0.02
 
 
 def test_completions_are_short() -> None:
@@ -32,9 +35,8 @@ def test_splits_share_no_problem_and_are_the_same_each_time() -> None:
     train, test = ({row["question"] for row in arithmetic(split)} for split in ("train", "test"))
     assert len(test) == NUM_TEST
     assert not train & test
-    assert len(train | test) == 90 * 90 + 90 * 91 // 2 + 90 * 8
+    assert len(train | test) == 90 * 90
     assert arithmetic("train") == arithmetic("train")
-    assert {question[2] for question in test} == {"+", "-", "*"}
 
 
 @pytest.mark.parametrize("split", ["train", "test"])

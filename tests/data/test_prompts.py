@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -148,4 +149,4 @@ def test_a_missing_column_stops_before_anything_is_tokenised(template: ChatTempl
 
 def test_generated_data_carries_its_worked_completion(template: ChatTemplate) -> None:
     prompts, _ = load(template, "procedural:arithmetic", limit=3)
-    assert all(prompt.extra["completion"].endswith(f"\\boxed{{{prompt.reference}}}") for prompt in prompts)
+    assert all(re.fullmatch(r"<think>.+</think>\\boxed\{\d+\}", prompt.extra["completion"]) for prompt in prompts)

@@ -5,7 +5,11 @@ from __future__ import annotations
 import importlib.util
 import os
 import signal
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -75,24 +79,53 @@ def test_bits_that_change_on_the_way_are_named(
 
 @installed
 @pytest.mark.vllm
-def test_a_command_that_fails_names_the_cause_and_leaves_the_engine_usable(engine: VllmEngine) -> None:
-    with pytest.raises(RlvrError, match=r"vLLM: .*Error"):
-        engine.logprobs([[10**9, 3, 4]])
-    assert len(engine.logprobs([[5, 6, 7]])[0]) == 2
+def test_a_failed_or_killed_engine_is_reported_with_its_log(folder: str, tokenizer: PreTrainedTokenizerBase) -> None:
+    engine = build_engine(OPTIONS, folder, tokenizer, 128)
+    assert isinstance(engine, VllmEngine)
+    with pytest.raises(RlvrError, match=r"(?s)vLLM failed: IndexError: .* log ends with:.*IndexError"):
+        engine.logprobs([[10**6, 3, 4]])
+    with pytest.raises(RlvrError, match=r"(?s)the vLLM process ended \(exit code 0\).*IndexError"):
+        engine.logprobs([[5, 6, 7]])
+    engine.close()
+    with pytest.raises(RlvrError, match="after it was closed"):
+        engine.logprobs([[5, 6, 7]])
 
 
 @installed
 @pytest.mark.vllm
-def test_a_dead_engine_is_reported_with_its_log(folder: str, tokenizer: PreTrainedTokenizerBase) -> None:
+def test_a_killed_engine_ends_generation(folder: str, tokenizer: PreTrainedTokenizerBase) -> None:
     engine = build_engine(OPTIONS, folder, tokenizer, 128)
     assert isinstance(engine, VllmEngine)
-    engine.logprobs([[5, 6, 7]])
+    running = engine.generate([Request([5, 6, 7], [1]), Request([8, 9, 10] * 30, [1] * 16)], Sampling(16))
+    next(running)
     os.kill(engine._process.pid, signal.SIGKILL)
     with pytest.raises(RlvrError, match=r"(?s)the vLLM process ended \(signal 9\).*engine ready after"):
-        list(engine.generate([Request([5, 6, 7], [1])], Sampling(4)))
+        list(running)
     engine.close()
-    with pytest.raises(RlvrError, match="after it was closed"):
-        engine.logprobs([[5, 6, 7]])
+
+
+@installed
+@pytest.mark.vllm
+def test_the_engine_does_not_outlive_its_trainer(folder: str) -> None:
+    program = (
+        "import os, sys; from transformers import AutoTokenizer; from rlvr.config import RolloutConfig\n"
+        "from rlvr.rollout.factory import build_engine\n"
+        "engine = build_engine(RolloutConfig(engine='vllm', max_new_tokens=8), sys.argv[1], None, 64)\n"
+        "print(engine._process.pid, flush=True); os.kill(os.getpid(), 9)\n"
+    )
+    trainer = subprocess.run([sys.executable, "-c", program, folder], capture_output=True, text=True, check=False)
+    engine = int(trainer.stdout)
+    deadline = time.monotonic() + 60
+    while _is_running(engine) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert not _is_running(engine)
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().split(") ")[1][0] != "Z"
+    except FileNotFoundError:
+        return False
 
 
 def test_without_vllm_the_message_says_what_to_install(
