@@ -90,7 +90,7 @@ def assemble(config: TrainConfig, folder: Path, console: Console, stack: ExitSta
         sampler=PromptSampler(prompts, config.seed, config.data.shuffle),
         engine=engine,
         scorer=scorer,
-        objective=objectives.build(config.objective, max_new_tokens=config.rollout.max_new_tokens),
+        objective=objectives.build(config.objective, max_new_tokens=config.rollout.max_new_tokens, seed=config.seed),
         policy=policy,
         probe=build_probe(config, prompts),
         progress=console.progress,

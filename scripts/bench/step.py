@@ -14,6 +14,7 @@ import datetime
 import json
 import os
 import platform
+import signal
 import statistics
 import subprocess
 import sys
@@ -75,11 +76,15 @@ class Side:
         answers, log = self.folder / f"{self.name}.jsonl", self.folder / f"{self.name}.log"
         with answers.open("w") as stdout, log.open("w") as stderr:
             process = psutil.Popen(self.command, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, cwd=ROOT)
-            while process.poll() is None:
-                with contextlib.suppress(psutil.Error):  # a process may end while it is looked at
-                    tree = [process, *process.children(recursive=True)]
-                    self.peak_mib = max(self.peak_mib, sum(p.memory_info().rss for p in tree) / MIB)
-                time.sleep(0.1)
+            tree = [process]
+            try:
+                while process.poll() is None:
+                    with contextlib.suppress(psutil.Error):  # a process may end while it is looked at
+                        tree = [process, *process.children(recursive=True)]
+                        self.peak_mib = max(self.peak_mib, sum(p.memory_info().rss for p in tree) / MIB)
+                    time.sleep(0.1)
+            finally:
+                end(tree)
         lines = answers.read_text().splitlines()
         if process.returncode != 0 or len(lines) != STEPS_PER_TURN:
             sys.exit(
@@ -105,7 +110,15 @@ class Side:
         }
 
 
+def end(processes: list[psutil.Process]) -> None:
+    """Leaves none of them behind, however this program ends."""
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+
+
 def main() -> None:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     args = parse_arguments()
     workload = WORKLOADS[args.workload]
     if args.trl_rows:

@@ -16,7 +16,7 @@ QUICK = ["train", "recipe=quickstart"]
 BAD = {
     "no recipe": (["train"], ["recipe=None", "choose one", "quickstart"]),
     "unknown recipe": (["train", "recipe=quickstrat"], ["recipe='quickstrat'", "did you mean quickstart?"]),
-    "unknown group choice": ([*QUICK, "objective=ppoo"], ["objective='ppoo'", "grpo", "dapo"]),
+    "unknown group choice": ([*QUICK, "objective=zzz"], ["objective='zzz'", "grpo", "dapo"]),
     "unknown key": ([*QUICK, "+typo=1"], ["typo=1", "no such key"]),
     "misspelt key": (
         [*QUICK, "policy.learning_rat=1"],
