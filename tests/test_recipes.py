@@ -13,6 +13,7 @@ from rlvr.config import TrainConfig, check_across, train_config
 from rlvr.errors import ConfigError
 from rlvr.validation import flat_fields
 from rlvr.verifiers import registry
+from rlvr.verifiers.base import Case
 
 SOURCE = YamlSource()
 NAMES = list(SOURCE.choices("recipe"))
@@ -87,10 +88,9 @@ def test_dapo_holds_the_papers_values():
     assert (config.objective.aggregate, config.objective.kl.coef) == ("token_mean", 0)
     assert config.rollout.max_new_tokens == 20480
     assert config.verifier["overlong"]["max_tokens"] == 20480
-    assert registry.build(config.verifier).verifiers["overlong"].cache_tokens in (
-        None,
-        config.rollout.max_new_tokens // 5,
-    )
+    overlong = registry.build(config.verifier).verifiers["overlong"]
+    assert overlong(Case("", "", num_tokens=20480 - 4096)).reward == 0
+    assert overlong(Case("", "", num_tokens=20480 - 4096 + 1)).reward == -1 / 4096
 
 
 def test_grpo_holds_deepseekmaths_values():
