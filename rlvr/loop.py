@@ -13,10 +13,11 @@ from rlvr.data.sampler import PromptSampler
 from rlvr.errors import HandoverError, ScoringError
 from rlvr.generation import sample_groups, trusted
 from rlvr.observe.metrics import Clock, rollout_metrics
-from rlvr.records import FAULTS, Group
+from rlvr.records import FAULTS, Group, Prompt
 from rlvr.rollout.engine import RolloutEngine, Sampling
 from rlvr.rollout.handover import Probe
 from rlvr.scoring import Scorer
+from rlvr.selection import Selection, select
 
 if TYPE_CHECKING:
     from rlvr.objectives.objective import Objective
@@ -47,31 +48,35 @@ class Loop:
         while self.step < self.config.steps:
             clock = Clock()
             groups = self.rollouts(clock)
-            metrics = rollout_metrics(groups)
+            metrics = rollout_metrics(groups.sampled) | groups.metrics
             with clock("update"):
-                metrics |= self.update(groups)
+                metrics |= self.update(groups.kept)
             with clock("sync"):
                 metrics |= self.sync()
             self.step += 1
-            yield groups, metrics | clock.metrics(metrics["tokens/generated"])
+            yield groups.sampled, metrics | clock.metrics(metrics["tokens/generated"])
 
-    def rollouts(self, clock: Clock) -> list[Group]:
+    def rollouts(self, clock: Clock) -> Selection:
         """Scored completions of the next prompts."""
-        prompts = self.sampler.next(self.config.policy.prompts_per_step)
-        with self.progress("generate", len(prompts)) as advance:
-            groups = sample_groups(
-                self.engine,
-                self.scorer,
-                prompts,
-                self.sampling,
-                num_samples=self.config.rollout.group_size,
-                seed=self.config.seed,
-                step=self.step + 1,
-                clock=clock,
-                advance=advance,
-            )
-        check_versions(groups, self.policy.version)
-        check_faults(groups, self.config.scoring.max_fault_share)
+
+        def sample(prompts: list[Prompt]) -> list[Group]:
+            with self.progress("generate", len(prompts)) as advance:
+                return sample_groups(
+                    self.engine,
+                    self.scorer,
+                    prompts,
+                    self.sampling,
+                    num_samples=self.config.rollout.group_size,
+                    seed=self.config.seed,
+                    step=self.step + 1,
+                    clock=clock,
+                    advance=advance,
+                )
+
+        filters = self.config.objective.filters
+        groups = select(self.sampler, sample, self.config.policy.prompts_per_step, filters)
+        check_versions(groups.sampled, self.policy.version)
+        check_faults(groups.sampled, self.config.scoring.max_fault_share)
         return groups
 
     def update(self, groups: list[Group]) -> dict[str, float]:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+import logging
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from rlvr.errors import CheckpointError
 from rlvr.records import Prompt
+
+log = logging.getLogger(__name__)
 
 _MENDS = {
     "prompts": "resume with the data, the filters and the chat template the run was started with",
@@ -19,7 +22,7 @@ _MENDS = {
 
 
 class PromptSampler:
-    """Visits every prompt once an epoch, without end.
+    """Visits every prompt once an epoch, without end; retired prompts stay out of the epochs to come.
 
     A batch that crosses into the next epoch postpones what it already holds; the next batch begins with that.
 
@@ -34,16 +37,27 @@ class PromptSampler:
         self._seed = seed
         self._shuffle = shuffle
         self._fingerprint = _fingerprint(prompts)
+        self._index = {prompt.id: index for index, prompt in enumerate(prompts)}
         self._postponed: list[int] = []
+        self._retired: set[int] = set()
         self._start_epoch(0)
 
-    def next(self, n: int) -> list[Prompt]:
-        """The next `n` prompts; none comes twice unless `n` exceeds the number of prompts."""
+    def next(self, n: int, besides: Collection[Prompt] = ()) -> list[Prompt]:
+        """The next `n` prompts; none comes twice unless `n` exceeds the number of prompts.
+
+        Args:
+            besides: prompts that the batch holds already: none of them comes, so that there may be fewer than `n`.
+        """
+        if not besides and self._retired and n > len(self._prompts) - len(self._retired):
+            log.warning("all but %d prompts are retired: they come back", len(self._prompts) - len(self._retired))
+            self._retired.clear()
         batch: list[int] = []
-        held: set[int] = set()
+        held = {self._index[prompt.id] for prompt in besides}
         again: list[int] = []
         while len(batch) < n:
-            if len(held) == len(self._prompts):
+            if len(held) == len(self._prompts) - len(self._retired):
+                if besides:
+                    break
                 held.clear()
                 self._postponed, again = again + self._postponed, []
             index = self._advance()
@@ -55,12 +69,25 @@ class PromptSampler:
         self._postponed = again + self._postponed
         return [self._prompts[index] for index in batch]
 
+    def postpone(self, prompts: Iterable[Prompt]) -> None:
+        """Visits these first, in this order, whatever came of their last visit."""
+        self._postponed = [self._index[prompt.id] for prompt in prompts] + self._postponed
+
+    def retire(self, prompts: Iterable[Prompt]) -> None:
+        """Leaves these out of the epochs to come, until too few are left for a batch: then all come back."""
+        self._retired |= {self._index[prompt.id] for prompt in prompts}
+
+    @property
+    def num_retired(self) -> int:
+        return len(self._retired)
+
     def state_dict(self) -> dict[str, Any]:
         """Numbers and strings only: fit for JSON."""
         return {
             "epoch": self._epoch,
             "position": self._position,
             "postponed": list(self._postponed),
+            "retired": sorted(self._retired),
             "seed": self._seed,
             "shuffle": self._shuffle,
             "prompts": self._fingerprint,
@@ -79,6 +106,7 @@ class PromptSampler:
         self._start_epoch(state["epoch"])
         self._position = int(state["position"])
         self._postponed = list(state["postponed"])
+        self._retired = set(state["retired"])
 
     def _start_epoch(self, epoch: int) -> None:
         self._epoch = epoch
@@ -88,12 +116,17 @@ class PromptSampler:
             np.random.default_rng([self._seed, epoch]).shuffle(self._order)
 
     def _advance(self) -> int:
-        if self._postponed:
-            return self._postponed.pop(0)
-        if self._position == len(self._order):
-            self._start_epoch(self._epoch + 1)
-        self._position += 1
-        return self._order[self._position - 1]
+        """The next index that is not retired; there is one."""
+        while True:
+            if self._postponed:
+                index = self._postponed.pop(0)
+            else:
+                if self._position == len(self._order):
+                    self._start_epoch(self._epoch + 1)
+                index = self._order[self._position]
+                self._position += 1
+            if index not in self._retired:
+                return index
 
 
 def _fingerprint(prompts: Sequence[Prompt]) -> str:

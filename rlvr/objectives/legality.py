@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from operator import attrgetter
+from typing import Any
 
 from rlvr.errors import ConfigError
 from rlvr.objectives.spec import AdvantageSpec, CriticSpec, ObjectiveSpec
@@ -39,7 +40,7 @@ TOKEN_SCALES = {"none", "whiten_tokens"}
 BOUNDED = {"clip", "weight_clip", "divergence_mask", "geo_mean", "clip_cov"}
 
 # Key -> (the key that decides whether it is read, the values that do).
-READ_BY = {
+READ_BY: dict[str, tuple[str, set[Any]]] = {
     "trust.low": ("trust.kind", BOUNDED),
     "trust.high": ("trust.kind", BOUNDED),
     "trust.divergence": ("trust.kind", {"divergence_mask"}),
@@ -55,16 +56,19 @@ READ_BY = {
     "controller.horizon": ("controller.kind", {"horizon"}),
     "controller.band": ("controller.kind", {"band"}),
     "constant_length": ("aggregate", {"constant"}),
+    "filters.max_rounds": ("filters.dynamic_sampling", {True}),
+    "filters.when_short": ("filters.dynamic_sampling", {True}),
+    "filters.carry_over": ("filters.dynamic_sampling", {True}),
     **{f"critic.{option.name}": ("advantage.baseline", {"critic"}) for option in fields(CriticSpec)},
 }
 
 
-def _unread(key: str, other: str, values: set[str]) -> Rule:
+def _unread(key: str, other: str, values: set[Any]) -> Rule:
     value, decides = attrgetter(key), attrgetter(other)
     return Rule(
         f"objective.{key}",
         lambda s: decides(s.objective) not in values and value(s.objective) != value(ObjectiveSpec()),
-        f"is read by objective.{other}={' or '.join(sorted(values))} only",
+        f"is read by objective.{other}={' or '.join(sorted(map(str, values))).lower()} only",
     )
 
 
@@ -225,6 +229,16 @@ REFUSED = [
         "drops every group of one, and rollout.group_size=1; set rollout.group_size to 2 or more, or the filter off",
     ),
     Rule(
+        "objective.filters.dynamic_sampling",
+        lambda s: s.group_size == 1 and s.objective.filters.dynamic_sampling,
+        "finds no signal in a group of one, and rollout.group_size=1; set rollout.group_size to 2 or more, or it off",
+    ),
+    Rule(
+        "objective.filters.dynamic_sampling",
+        lambda s: s.objective.filters.dynamic_sampling and s.objective.filters.zero_variance,
+        "implies objective.filters.zero_variance=True; set one of them to false",
+    ),
+    Rule(
         "objective.ratio.level",
         lambda s: s.top_p is not None and s.top_p < 1 and s.objective.ratio.level != "none",
         "is not defined for rollout.top_p below 1, which cuts the distribution; "
@@ -302,6 +316,11 @@ WARNED = [
     Rule(
         "objective.filters.zero_variance",
         lambda s: s.objective.filters.zero_variance and s.objective.advantage.baseline not in GROUP_BASELINES,
+        "drops groups that carry signal unless objective.advantage.baseline is group_mean or leave_one_out",
+    ),
+    Rule(
+        "objective.filters.dynamic_sampling",
+        lambda s: s.objective.filters.dynamic_sampling and s.objective.advantage.baseline not in GROUP_BASELINES,
         "drops groups that carry signal unless objective.advantage.baseline is group_mean or leave_one_out",
     ),
     *(_unread(key, other, values) for key, (other, values) in READ_BY.items()),

@@ -188,6 +188,16 @@ class FilterSpec:
     """Drop groups in which nothing differs from mask and normalisers."""
     zero_variance_on: Literal["outcome", "reward"] = "outcome"
     """What has to differ: the verifier's outcome (correct or not), or the reward with its shaping."""
+    dynamic_sampling: bool = False
+    """Sample further prompts until the batch has `policy.prompts_per_step` groups in which something differs."""
+    max_rounds: Annotated[int, Field(gt=0)] = 10
+    """Rounds of dynamic sampling a step."""
+    when_short: Literal["train", "fail"] = "train"
+    """After the last round: train with the groups there are, or stop the run."""
+    carry_over: bool = False
+    """Prompts of surplus groups are sampled anew in the next step, so that quick finishers are not preferred."""
+    no_positive_resampling: Annotated[float, Field(gt=0, le=1)] | None = None
+    """Prompts whose share of correct completions reaches this leave the epochs to come (ScaleRL: 0.9); null: off."""
     overlong_mask: bool = False
     """Take truncated rows out of the loss."""
     overlong_in_baseline: bool = True

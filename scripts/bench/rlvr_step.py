@@ -48,7 +48,7 @@ def main() -> None:
         loop.sync()
         for _ in range(len(parts.prompts) // args.prompts_per_step):
             clock = Clock()
-            groups = [spread_rewards(group) for group in loop.rollouts(clock)]
+            groups = [spread_rewards(group) for group in loop.rollouts(clock).kept]
             with clock("update"):
                 loop.update(groups)
             with clock("sync"):

@@ -59,6 +59,29 @@ def test_a_resumed_sampler_goes_on_as_the_uninterrupted_one(
     assert whole.state_dict() == resumed.state_dict()
 
 
+@given(count=st.integers(1, 20), held=st.integers(1, 20), size=st.integers(1, 30), seed=st.integers(0, 3))
+def test_what_a_batch_holds_already_does_not_come_again(count: int, held: int, size: int, seed: int) -> None:
+    sampler = PromptSampler(prompts(count), seed)
+    first = sampler.next(min(held, count))
+    more = sampler.next(size, besides=first)
+    assert not set(ids(first)) & set(ids(more))
+    assert len(more) == min(size, count - len(first))
+    assert len(set(ids(more))) == len(more)
+
+
+def test_retired_prompts_stay_away_and_postponed_ones_come_first() -> None:
+    data = prompts(6)
+    sampler = PromptSampler(data, seed=0, shuffle=False)
+    sampler.next(6)
+    sampler.retire([data[0], data[3]])
+    sampler.postpone([data[5], data[2]])
+    assert ids(sampler.next(2)) == ["p5", "p2"]
+    assert ids(sampler.next(4)) == ["p1", "p2", "p4", "p5"]
+    assert sampler.num_retired == 2
+    assert sorted(ids(sampler.next(6))) == sorted(ids(data))
+    assert sampler.num_retired == 0
+
+
 def test_epochs_and_seeds_differ_and_without_shuffle_the_order_is_the_datas() -> None:
     data = prompts(50)
     sampler = PromptSampler(data, seed=0)
