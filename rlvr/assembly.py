@@ -16,6 +16,7 @@ from rlvr.data.sampler import PromptSampler
 from rlvr.data.templates import ChatTemplate
 from rlvr.errors import ConfigError
 from rlvr.loop import Loop
+from rlvr.objectives.needs import Needs
 from rlvr.observe.console import Console, batch_arithmetic
 from rlvr.policy.model import load_tokenizer
 from rlvr.policy.tiny import write_tiny_model
@@ -86,13 +87,19 @@ def assemble(config: TrainConfig, folder: Path, console: Console, stack: ExitSta
     stack.callback(engine.close)
     loop = Loop(
         config=config,
-        sampling=Sampling(config.rollout.max_new_tokens, config.rollout.temperature, config.rollout.top_p),
+        sampling=Sampling(
+            config.rollout.max_new_tokens,
+            config.rollout.temperature,
+            config.rollout.top_p,
+            topk=Needs(config.objective).needs_top_k,
+        ),
         sampler=PromptSampler(prompts, config.seed, config.data.shuffle),
         engine=engine,
         scorer=scorer,
         objective=objectives.build(config.objective, max_new_tokens=config.rollout.max_new_tokens, seed=config.seed),
         policy=policy,
         probe=build_probe(config, prompts),
+        decode=lambda token_ids: str(tokenizer.decode(list(token_ids), skip_special_tokens=True)),
         progress=console.progress,
     )
     facts = {

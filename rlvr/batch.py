@@ -7,15 +7,17 @@ Values at token t concern token t itself; the shift by one happens once, in `pol
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from rlvr.objectives.experience import Experience
-from rlvr.records import Group
+from rlvr.records import Completion, Group
 
 ROW_FIELDS = frozenset({"rewards", "correct", "truncated", "group_ids", "kept", "final_values"})
 LAYOUT_FIELDS = frozenset({"row_ids", "row_starts"})
@@ -103,10 +105,13 @@ class Batch(Experience):
         return replace(self, **{name: value.to(device) for name, value in values.items() if value is not None})
 
 
-def collate(groups: Sequence[Group]) -> Batch:
+def collate(groups: Sequence[Group], decode: Callable[[Sequence[int]], str]) -> Batch:
     """Packs all rows of scored groups; rows of one group carry its number as their group id.
 
     Rows whose verdict is a fault must have left before: their rewards mean nothing.
+
+    Args:
+        decode: text of sampled token ids as the verifiers saw it; finds the tokens at which rewarded steps end.
     """
     rows = [(number, group.prompt, rollout) for number, group in enumerate(groups) for rollout in group.rollouts]
     assert not any(rollout.verdict.is_fault for _, _, rollout in rows), "faulty rows must leave before collate"
@@ -118,7 +123,39 @@ def collate(groups: Sequence[Group]) -> Batch:
     batch.truncated = torch.tensor(truncated, dtype=torch.bool)
     drawn = [value for _, _, rollout in rows for value in rollout.completion.logprobs]
     batch.rollout_logprobs[batch.loss_mask] = torch.tensor(drawn, dtype=torch.float32)
+    steps = [_steps(rollout.completion, rollout.verdict.step_rewards, decode) for _, _, rollout in rows]
+    batch.step_rewards = torch.zeros(batch.num_tokens, dtype=torch.float64)
+    batch.step_ends = torch.zeros(batch.num_tokens, dtype=torch.bool)
+    starts = (batch.row_starts[:-1] + torch.tensor([len(prompt.token_ids) for _, prompt, _ in rows])).tolist()
+    for start, ends in zip(starts, steps, strict=True):
+        for token, reward in ends:
+            batch.step_rewards[start + token] += reward
+            batch.step_ends[start + token] = True
+    if rows and rows[0][2].completion.topk_ids is not None:
+        _fill_topk(batch, [rollout.completion for _, _, rollout in rows])
     return batch
+
+
+def _steps(
+    completion: Completion, rewards: Sequence[tuple[int, float]], decode: Callable[[Sequence[int]], str]
+) -> list[tuple[int, float]]:
+    """(Number of the token that completes the text up to the step's end, reward); ends beyond the text are its last."""
+    tokens = completion.token_ids
+    last = len(tokens) - 1
+    return [
+        (bisect_left(range(last), end, key=lambda token: len(decode(tokens[: token + 1]))), reward)
+        for end, reward in rewards
+        if tokens
+    ]
+
+
+def _fill_topk(batch: Batch, completions: Sequence[Completion]) -> None:
+    ids = np.concatenate([completion.topk_ids for completion in completions if completion.topk_ids is not None])
+    values = [completion.topk_logprobs for completion in completions if completion.topk_logprobs is not None]
+    batch.topk_ids = torch.zeros(batch.num_tokens, ids.shape[-1], dtype=torch.int64)
+    batch.topk_logprobs = torch.full(batch.topk_ids.shape, -torch.inf)
+    batch.topk_ids[batch.loss_mask] = torch.from_numpy(ids).long()
+    batch.topk_logprobs[batch.loss_mask] = torch.from_numpy(np.concatenate(values))
 
 
 def pack(rows: Sequence[tuple[Sequence[int], Sequence[int]]]) -> Batch:

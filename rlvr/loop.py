@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -38,6 +38,8 @@ class Loop:
     objective: Objective
     policy: Policy
     probe: Probe
+    decode: Callable[[Sequence[int]], str]
+    """Text of token ids without special tokens, as the engines decode it."""
     progress: Progress
     """Shows how far a long phase is: `with progress("generate", total) as advance: advance(1)`."""
     step: int = 0
@@ -82,7 +84,7 @@ class Loop:
     def update(self, groups: list[Group]) -> dict[str, float]:
         """Trains the policy on the groups, verifier faults apart; the engine's memory is free meanwhile."""
         self.engine.sleep()
-        batch = collate(trusted(groups))
+        batch = collate(trusted(groups), self.decode)
         self.policy.annotate(batch, self.objective)
         batch, metrics = self.objective.prepare(batch)
         return metrics | self.policy.update(batch, self.objective)

@@ -83,7 +83,7 @@ def examine_batch(loop: Loop, prompts: Sequence[Prompt]) -> list[Finding]:
     )
     metrics = rollout_metrics(groups)
     with clock("forward"):
-        loop.policy.logprobs(collate(trusted(groups)))
+        loop.policy.logprobs(collate(trusted(groups), loop.decode))
     return [_truncation(metrics, config), _signal(metrics, len(groups)), _estimate(loop, len(groups), clock)]
 
 

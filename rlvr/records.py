@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 Message = dict[str, str]  # {"role": "user", "content": "..."}
 
 FinishReason = Literal["stop", "length"]
@@ -55,6 +58,10 @@ class Completion:
     finish_reason: FinishReason
     policy_version: int
     """Version of the weights that sampled it; -1 when the engine still holds the weights it loaded itself."""
+    topk_ids: NDArray[np.int32] | None = field(default=None, compare=False)
+    """[tokens, K]: the likeliest tokens at each position; None when they were not asked for."""
+    topk_logprobs: NDArray[np.float32] | None = field(default=None, compare=False)
+    """[tokens, K]: their log-probs under the distribution that was sampled from."""
 
 
 @dataclass(frozen=True)

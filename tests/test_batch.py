@@ -1,5 +1,7 @@
+from collections.abc import Sequence
 from dataclasses import fields, replace
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -22,6 +24,11 @@ def group(prompt: list[int], *completions: tuple[list[int], float]) -> Group:
     return Group(Prompt("p", "", prompt, None, "s"), rollouts)
 
 
+def letters(token_ids: Sequence[int]) -> str:
+    """Token n is n letters."""
+    return "".join("x" * n for n in token_ids)
+
+
 def sized_batch(lengths: list[int]) -> Batch:
     """Rows of these lengths; each token's id and log-prob are numbers that occur once."""
     numbers = iter(range(10_000))
@@ -34,7 +41,7 @@ row_lengths = st.lists(st.integers(1, 30), min_size=1, max_size=20)
 
 
 def test_collate_packs_prompts_and_completions_end_to_end() -> None:
-    batch = collate([group([7, 8], ([1, 2, 3], 1.0), ([4], -0.5)), group([9], ([5, 6], 0.0))])
+    batch = collate([group([7, 8], ([1, 2, 3], 1.0), ([4], -0.5)), group([9], ([5, 6], 0.0))], letters)
 
     assert batch.token_ids.tolist() == [7, 8, 1, 2, 3, 7, 8, 4, 9, 5, 6]
     assert batch.position_ids.tolist() == [0, 1, 2, 3, 4, 0, 1, 2, 0, 1, 2]
@@ -50,23 +57,49 @@ def test_collate_packs_prompts_and_completions_end_to_end() -> None:
 
 
 def test_collate_of_nothing_is_an_empty_batch() -> None:
-    batch = collate([])
+    batch = collate([], letters)
     assert (batch.num_rows, batch.num_tokens) == (0, 0)
     assert list(batch.minibatches(2)) == []
     assert batch.microbatch_rows(8) == []
 
 
 def test_collate_takes_a_completion_without_tokens() -> None:
-    batch = collate([group([7, 8], ([], 0.0), ([4], 1.0))])
+    batch = collate([group([7, 8], ([], 0.0), ([4], 1.0))], letters)
     assert batch.row_lengths.tolist() == [2, 3]
     assert batch.loss_mask.sum() == 1
+
+
+def test_step_rewards_stand_at_the_token_that_completes_the_step() -> None:
+    scored = group([7, 8], ([3, 2, 4], 1.0), ([1], 0.0))
+    # After its tokens the text is 3, 5 and 9 long: 1..3 end in the first, 4 and 5 in the second, all else in the last.
+    rewards = [(2, 0.5), (3, 0.25), (5, -1.0), (9, 2.0), (99, 1.0)]
+    scored.rollouts[0] = replace(scored.rollouts[0], verdict=Verdict(1.0, "correct", step_rewards=rewards))
+    batch = collate([scored], letters)
+    assert batch.step_rewards is not None
+    assert batch.step_ends is not None
+    assert batch.step_rewards.tolist() == [0, 0, 0.75, -1.0, 3.0, 0, 0, 0]
+    assert batch.step_ends.tolist() == [False, False, True, True, True, False, False, False]
+
+
+def test_likeliest_tokens_stand_at_the_tokens_they_belong_to() -> None:
+    scored = group([7, 8], ([1, 2], 1.0), ([5], 0.0))
+    for number, rollout in enumerate(scored.rollouts):
+        ids = np.array([[token, token + 10] for token in rollout.completion.token_ids], np.int32)
+        told = replace(rollout.completion, topk_ids=ids, topk_logprobs=-ids.astype(np.float32))
+        scored.rollouts[number] = replace(rollout, completion=told)
+    batch = collate([scored], letters)
+    assert batch.topk_ids is not None
+    assert batch.topk_logprobs is not None
+    assert batch.topk_ids[batch.loss_mask].tolist() == [[1, 11], [2, 12], [5, 15]]
+    assert batch.topk_logprobs[batch.loss_mask].tolist() == [[-1, -11], [-2, -12], [-5, -15]]
+    assert torch.isneginf(batch.topk_logprobs[~batch.loss_mask]).all()
 
 
 def test_collate_refuses_faulty_rows() -> None:
     bad = group([7], ([1], 0.0))
     bad.rollouts[0] = replace(bad.rollouts[0], verdict=Verdict(0.0, "timeout"))
     with pytest.raises(AssertionError, match="faulty"):
-        collate([bad])
+        collate([bad], letters)
 
 
 @given(row_lengths, st.randoms())

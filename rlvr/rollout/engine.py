@@ -23,6 +23,8 @@ class Sampling:
     top_p: float = 1.0
     stop_token_ids: tuple[int, ...] = ()
     """Besides the tokenizer's end-of-sequence token."""
+    topk: int = 0
+    """Likeliest tokens (at most the vocabulary) reported with their log-probs at each position."""
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache
 
@@ -32,6 +34,8 @@ class _Row:
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     finish_reason: FinishReason = "length"
+    topk_ids: NDArray[np.int32] | None = None
+    topk_logprobs: NDArray[np.float32] | None = None
 
 
 class HfEngine:
@@ -120,8 +124,8 @@ class HfEngine:
         rows.sort(key=lambda row: row.sample)
         texts = self._tokenizer.batch_decode([row.token_ids for row in rows], skip_special_tokens=True)
         return [
-            Completion(row.token_ids, row.logprobs, text, row.finish_reason, self._version)
-            for row, text in zip(rows, texts, strict=True)
+            Completion(r.token_ids, r.logprobs, text, r.finish_reason, self._version, r.topk_ids, r.topk_logprobs)
+            for r, text in zip(rows, texts, strict=True)
         ]
 
     @torch.no_grad()
@@ -132,12 +136,16 @@ class HfEngine:
         uniform = uniforms([row.seed for row in rows], sampling.max_new_tokens).to(device)
         tokens = torch.zeros(len(rows), sampling.max_new_tokens, dtype=torch.long, device=device)
         logprobs = torch.zeros(len(rows), sampling.max_new_tokens, device=device)
+        topk = _TopK(len(rows), sampling, self._model.config.vocab_size, device) if sampling.topk else None
         live = torch.arange(len(rows), device=device)  # slot in the batch -> row
         with _sampling_mode(self._model):
             logits, batch = self._prefill(rows, requests, sampling.max_new_tokens)
         for step in range(sampling.max_new_tokens):
-            drawn, tokens_logprobs = sample(logits, uniform[live, step], sampling)
-            tokens[live, step], logprobs[live, step] = drawn, tokens_logprobs
+            drawn, all_logprobs = sample(logits, uniform[live, step], sampling)
+            tokens[live, step] = drawn
+            logprobs[live, step] = all_logprobs.gather(-1, drawn[:, None]).squeeze(-1)
+            if topk is not None:
+                topk.add(live, step, all_logprobs)
             stopped = torch.isin(drawn, stop)
             finished = stopped if step + 1 < sampling.max_new_tokens else torch.ones_like(stopped)
             if finished.any():
@@ -147,6 +155,8 @@ class HfEngine:
                     row.token_ids = tokens[index, : step + 1].tolist()
                     row.logprobs = logprobs[index, : step + 1].tolist()
                     row.finish_reason = "stop" if stopped[slot] else "length"
+                    if topk is not None:
+                        row.topk_ids, row.topk_logprobs = topk.of(index, step + 1)
                     yield row
                 if finished.all():
                     return
@@ -194,6 +204,24 @@ class HfEngine:
             logits[slots] = out[source]
         assert logits is not None
         return logits, batch
+
+
+class _TopK:
+    """The likeliest tokens at each position of each row and their log-probs, `[B, T, K]`."""
+
+    def __init__(self, num_rows: int, sampling: Sampling, vocabulary: int, device: torch.device) -> None:
+        shape = (num_rows, sampling.max_new_tokens, min(sampling.topk, vocabulary))
+        self._ids = torch.zeros(shape, dtype=torch.int32, device=device)
+        self._logprobs = torch.zeros(shape, device=device)
+
+    def add(self, rows: torch.Tensor, step: int, logprobs: torch.Tensor) -> None:
+        """Of token `step` of these rows, from all log-probs `[b, V]`."""
+        values, ids = logprobs.topk(self._ids.shape[-1])
+        self._ids[rows, step], self._logprobs[rows, step] = ids.int(), values
+
+    def of(self, row: int, num_tokens: int) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+        """Copies for the row's first tokens."""
+        return self._ids[row, :num_tokens].cpu().numpy().copy(), self._logprobs[row, :num_tokens].cpu().numpy().copy()
 
 
 class _PreallocatedLayer(CacheLayerMixin):

@@ -20,7 +20,7 @@ def uniforms(seeds: list[int], num_tokens: int) -> torch.Tensor:
 
 
 def sample(logits: torch.Tensor, uniform: torch.Tensor, sampling: Sampling) -> tuple[torch.Tensor, torch.Tensor]:
-    """Draws one token a row and gives its log-prob under the distribution it was drawn from.
+    """Draws one token a row and gives the log-probs of the distribution it was drawn from.
 
     Args:
         logits: `[B, V]`, any float type; the arithmetic is float32.
@@ -28,7 +28,7 @@ def sample(logits: torch.Tensor, uniform: torch.Tensor, sampling: Sampling) -> t
         sampling: temperature and top_p; temperature 0 takes the likeliest token, its log-prob is at temperature 1.
 
     Returns:
-        Tokens `[B]` and log-probs `[B]` (float32).
+        Tokens `[B]` and all log-probs `[B, V]` (float32).
     """
     logits = logits.float()
     if sampling.temperature == 0:
@@ -43,7 +43,7 @@ def sample(logits: torch.Tensor, uniform: torch.Tensor, sampling: Sampling) -> t
         # `right` skips tokens of probability 0: their cumulative value equals the one before.
         threshold = uniform[:, None] * cumulative[:, -1:]
         tokens = torch.searchsorted(cumulative, threshold, right=True).squeeze(-1)
-    return tokens, logprobs.gather(-1, tokens[:, None]).squeeze(-1)
+    return tokens, logprobs
 
 
 def _nucleus(logits: torch.Tensor, top_p: float) -> torch.Tensor:

@@ -190,8 +190,8 @@ class VllmEngine:
     def _completions(self, samples: list[Sample], version: int) -> list[Completion]:
         texts = self._tokenizer.batch_decode([sample.token_ids for sample in samples], skip_special_tokens=True)
         return [
-            Completion(sample.token_ids, sample.logprobs, text, sample.finish_reason, version)
-            for sample, text in zip(samples, texts, strict=True)
+            Completion(s.token_ids, s.logprobs, text, s.finish_reason, version, s.topk_ids, s.topk_logprobs)
+            for s, text in zip(samples, texts, strict=True)
         ]
 
     def _buckets(self, weights: Iterable[tuple[str, torch.Tensor]]) -> Iterator[Bucket]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from rlvr.records import FinishReason
 
@@ -54,6 +56,8 @@ class Sample:
     logprobs: list[float]
     finish_reason: FinishReason
     cached_prompt_tokens: int
+    topk_ids: NDArray[np.int32] | None
+    topk_logprobs: NDArray[np.float32] | None
 
 
 def fingerprint(tensor: torch.Tensor) -> int:

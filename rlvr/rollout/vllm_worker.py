@@ -15,6 +15,7 @@ import traceback
 from multiprocessing.connection import Connection
 from typing import Any
 
+import numpy as np
 import torch
 
 from rlvr.errors import HandoverError
@@ -101,7 +102,7 @@ class _Server:
                     seed=seed,
                     stop_token_ids=stop_token_ids,
                     ignore_eos=True,  # the tokenizer's end is among the stop tokens; vLLM's own idea of it is not asked
-                    logprobs=0,
+                    logprobs=sampling.topk,
                     flat_logprobs=True,
                     detokenize=False,
                     output_kind=RequestOutputKind.FINAL_ONLY,
@@ -116,10 +117,7 @@ class _Server:
             for output in self._engine.step():
                 running.discard(output.request_id)
                 index, number = map(int, output.request_id.split("/"))
-                one = output.outputs[0]
-                samples[index][number] = Sample(
-                    list(one.token_ids), list(one.logprobs.logprobs), one.finish_reason, output.num_cached_tokens or 0
-                )
+                samples[index][number] = _sample(output, sampling.topk)
                 if len(samples[index]) == len(requests[index].seeds):
                     group = samples.pop(index)
                     ordered = [group[number] for number in sorted(group)]
@@ -180,6 +178,21 @@ class _Server:
         self._engine.wake_up()
 
 
+def _sample(output: Any, topk: int) -> Sample:
+    """A finished request; at each position vLLM gives the sampled token's log-prob first, then the likeliest ones."""
+    one = output.outputs[0]
+    width = topk + 1
+    logprobs, ids = one.logprobs.logprobs, one.logprobs.token_ids
+    return Sample(
+        list(one.token_ids),
+        list(logprobs[::width]),
+        one.finish_reason,
+        output.num_cached_tokens or 0,
+        np.array(ids, np.int32).reshape(-1, width)[:, 1:] if topk else None,
+        np.array(logprobs, np.float32).reshape(-1, width)[:, 1:] if topk else None,
+    )
+
+
 def _start(settings: Settings) -> Any:
     from vllm import EngineArgs
     from vllm.platforms import current_platform
@@ -208,6 +221,7 @@ def _start(settings: Settings) -> Any:
             enable_prefix_caching=True,
             enforce_eager=not settings.compile,
             logprobs_mode="processed_logprobs",
+            max_logprobs=-1,
             generation_config="vllm",
             disable_log_stats=True,
             worker_extension_cls="rlvr.rollout.vllm_worker.WeightReceiver",

@@ -62,4 +62,4 @@ def scored_groups(shape: Sequence[Sequence[int]], seed: int = 0) -> list[Group]:
 
 
 def scored_batch(shape: Sequence[Sequence[int]], seed: int = 0) -> Batch:
-    return collate(scored_groups(shape, seed))
+    return collate(scored_groups(shape, seed), decode=str)

@@ -218,7 +218,7 @@ def test_a_step_that_is_not_finite_is_skipped(make: MakePolicy) -> None:
 
 def test_an_empty_batch_is_no_step(make: MakePolicy, caplog: pytest.LogCaptureFixture) -> None:
     policy = make()
-    for batch in (collate([]), replace(scored_batch(SHAPE), loss_mask=torch.zeros(0, dtype=torch.bool))):
+    for batch in (collate([], decode=str), replace(scored_batch(SHAPE), loss_mask=torch.zeros(0, dtype=torch.bool))):
         if batch.num_rows:
             batch.loss_mask = torch.zeros(batch.num_tokens, dtype=torch.bool)
             batch.advantages = torch.zeros(batch.num_tokens)

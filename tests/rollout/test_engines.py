@@ -85,6 +85,31 @@ def test_logprobs_are_those_of_the_sampled_distribution(
     assert torch.cat(differences).mean() < 1e-4
 
 
+@pytest.mark.parametrize("top_p", [1.0, 0.7])
+def test_the_likeliest_tokens_are_those_of_the_sampled_distribution(
+    engine: RolloutEngine, model: PreTrainedModel, requests_: list[Request], top_p: float
+) -> None:
+    k = 5
+    for request, group in zip(
+        requests_, run(engine, requests_, Sampling(24, temperature=1.3, top_p=top_p, topk=k)), strict=True
+    ):
+        for completion in group:
+            rows = forward_logprobs(model, request.token_ids + completion.token_ids, 1.3)[len(request.token_ids) - 1 :]
+            expected, order = rows.topk(k)
+            if top_p < 1:
+                probabilities = expected.exp()
+                inside = probabilities.cumsum(-1) - probabilities < top_p
+                mass = rows.exp().sort(descending=True).values
+                mass = (mass * (mass.cumsum(-1) - mass < top_p)).sum(-1, keepdim=True)
+                expected = (expected - mass.log()).masked_fill(~inside, -torch.inf)
+            assert completion.topk_ids is not None
+            assert completion.topk_ids.shape == (len(completion.token_ids), k)
+            torch.testing.assert_close(torch.from_numpy(completion.topk_logprobs).double(), expected, atol=1e-4, rtol=0)
+            told = torch.isfinite(expected)
+            assert (torch.from_numpy(completion.topk_ids)[told] == order[told]).float().mean() > 0.95  # ties apart
+            assert len(completion.logprobs) == len(completion.token_ids)
+
+
 def test_engine_logprobs_equal_a_plain_forward(
     engine: RolloutEngine, model: PreTrainedModel, requests_: list[Request]
 ) -> None:

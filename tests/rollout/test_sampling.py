@@ -31,26 +31,26 @@ def processed(logits: list[float], temperature: float, top_p: float) -> np.ndarr
 def test_token_is_where_the_cumulative_probability_passes_the_uniform(
     logits: list[float], uniform: float, temperature: float
 ) -> None:
-    token, logprob = sample(
+    token, logprobs = sample(
         torch.tensor([logits]), torch.tensor([uniform], dtype=torch.float64), Sampling(1, temperature)
     )
     probabilities = processed(logits, temperature, 1.0)
     cumulative = np.concatenate([[0.0], probabilities.cumsum()])
     chosen = int(token[0])
     assert cumulative[chosen] - 1e-5 <= uniform <= cumulative[chosen + 1] + 1e-5
-    np.testing.assert_allclose(float(logprob[0]), np.log(probabilities[chosen]), atol=1e-4)
+    np.testing.assert_allclose(float(logprobs[0, chosen]), np.log(probabilities[chosen]), atol=1e-4)
 
 
 @given(st.lists(st.integers(-6, 6), min_size=2, max_size=20, unique=True), UNIFORM, st.floats(0.05, 0.99))
 def test_nucleus_is_the_smallest_set_that_holds_top_p(logits: list[int], uniform: float, top_p: float) -> None:
     values = [float(logit) for logit in logits]
-    token, logprob = sample(
+    token, logprobs = sample(
         torch.tensor([values]), torch.tensor([uniform], dtype=torch.float64), Sampling(1, 1.0, top_p)
     )
     # A nucleus whose edge is within float32 rounding of top_p may go either way.
     candidates = [processed(values, 1.0, min(1.0, max(1e-9, top_p + shift))) for shift in (0, -1e-6, 1e-6)]
     chosen = int(token[0])
-    assert any(p[chosen] > 0 and abs(float(logprob[0]) - np.log(p[chosen])) < 1e-4 for p in candidates)
+    assert any(p[chosen] > 0 and abs(float(logprobs[0, chosen]) - np.log(p[chosen])) < 1e-4 for p in candidates)
 
 
 def test_impossible_tokens_are_never_drawn() -> None:
@@ -72,9 +72,9 @@ def test_frequencies_follow_the_distribution() -> None:
 
 def test_greedy_takes_the_likeliest_at_temperature_one() -> None:
     logits = torch.tensor([[0.5, 2.0, 1.0]])
-    token, logprob = sample(logits, torch.tensor([0.99], dtype=torch.float64), Sampling(1, temperature=0.0))
+    token, logprobs = sample(logits, torch.tensor([0.99], dtype=torch.float64), Sampling(1, temperature=0.0))
     assert int(token) == 1
-    torch.testing.assert_close(logprob[0], logits[0].log_softmax(-1)[1])
+    torch.testing.assert_close(logprobs[0], logits[0].log_softmax(-1))
 
 
 def test_a_rows_numbers_depend_on_its_seed_alone() -> None:

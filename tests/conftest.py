@@ -1,5 +1,5 @@
 from hypothesis import settings
 
 # Examples are small; on a busy machine their timings say nothing.
-settings.register_profile("objectives", deadline=None)
-settings.load_profile("objectives")
+settings.register_profile("rlvr", deadline=None)
+settings.load_profile("rlvr")
