@@ -18,7 +18,8 @@ from rlvr.errors import ConfigError
 from rlvr.loop import Loop
 from rlvr.objectives.needs import Needs
 from rlvr.observe.console import Console, batch_arithmetic
-from rlvr.policy.model import load_tokenizer
+from rlvr.policy.model import check_folder, load_tokenizer
+from rlvr.policy.reference import Reference
 from rlvr.policy.tiny import write_tiny_model
 from rlvr.policy.trainer import Policy
 from rlvr.records import Prompt
@@ -58,6 +59,8 @@ def assemble(config: TrainConfig, folder: Path, console: Console, stack: ExitSta
     Raises:
         RlvrError: data, model, engine or their combination cannot be used.
     """
+    if config.reference.path is not None:
+        check_folder(config.reference.path, "reference.path")
     # Started first: the workers import sympy while the models load.
     scorer = Scorer(config.verifier, config.scoring.workers, config.scoring.deadline_seconds)
     stack.callback(scorer.close)
@@ -70,12 +73,15 @@ def assemble(config: TrainConfig, folder: Path, console: Console, stack: ExitSta
         raise ConfigError("policy.prompts_per_step", config.policy.prompts_per_step, mend)
     held_out, held_out_summary = _load(held_out_data(config), template, console) if config.eval.every else ([], "")
     model = cold_start(config, folder / "cold_start", tokenizer, template, console)
+    needs = Needs(config.objective)
     policy = Policy(
         model,
         config.policy,
-        total_updates=config.steps * config.objective.num_steps,
+        total_updates=config.total_updates,
         temperature=config.rollout.temperature,
         seed=config.seed,
+        reference=reference(config, model),
+        critic=config.critic if needs.needs_critic else None,
     )
     engine = build_engine(
         config.rollout,
@@ -119,6 +125,15 @@ def start_model(config: TrainConfig, folder: Path) -> ModelConfig:
     if not (folder / "config.json").exists():
         write_tiny_model(folder, config.seed)
     return replace(config.model, path=str(folder))
+
+
+def reference(config: TrainConfig, start: ModelConfig) -> Reference:
+    """The reference of the KL terms: the model that `reference.path` names, or the one training starts from."""
+    options = config.reference
+    if options.path is None:
+        return Reference(start, refresh_every=options.refresh_every)
+    source = ModelConfig(path=options.path, revision=options.revision)
+    return Reference(source, key="reference.path", refresh_every=options.refresh_every)
 
 
 def held_out_data(config: TrainConfig) -> TrainConfig:

@@ -156,6 +156,32 @@ class PolicyConfig:
 
 
 @dataclass(frozen=True)
+class CriticConfig:
+    """The network that `objective.advantage.baseline=critic` trains; its mathematics is `objective.critic`."""
+
+    __pydantic_config__ = STRICT
+
+    backbone: Literal["own", "shared"] = "own"
+    """`own`: a second model of the start weights; `shared`: a head on the policy's, whose losses then add."""
+    learning_rate: Annotated[float, Field(gt=0)] = 1e-5
+    """AdamW's, constant, of the critic's own weights (with a shared backbone: the head); the rest is the policy's."""
+
+
+@dataclass(frozen=True)
+class ReferenceConfig:
+    """The model of the KL terms, read where `objective.kl.coef` is not 0."""
+
+    __pydantic_config__ = STRICT
+
+    path: str | None = None
+    """Hugging Face folder or hub id; unset: the policy's start model, after its cold start."""
+    revision: str | None = None
+    """Branch, tag or commit on the hub."""
+    refresh_every: NonNegative = 0
+    """Steps after which it becomes the policy as it is then; 0: never."""
+
+
+@dataclass(frozen=True)
 class ScoringConfig:
     """The worker processes that run verifiers."""
 
@@ -247,6 +273,8 @@ class TrainConfig:
     """Verifiers by name, each with its own options; several are combined as a weighted sum."""
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
     policy: PolicyConfig = field(default_factory=PolicyConfig)
+    critic: CriticConfig = field(default_factory=CriticConfig)
+    reference: ReferenceConfig = field(default_factory=ReferenceConfig)
     scoring: ScoringConfig = field(default_factory=ScoringConfig)
     eval: EvalConfig = field(default_factory=EvalConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
@@ -255,6 +283,12 @@ class TrainConfig:
     @property
     def folder(self) -> Path:
         return Path(self.output) / self.name
+
+    @property
+    def total_updates(self) -> int:
+        """Optimizer steps of the policy, which waits for the critic's warm-up."""
+        waiting = self.objective.critic.warmup_steps if Needs(self.objective).needs_critic else 0
+        return max(self.steps - waiting, 0) * self.objective.num_steps
 
 
 def train_config(values: dict[str, Any]) -> TrainConfig:
@@ -283,12 +317,24 @@ def check_across(config: TrainConfig) -> list[str]:
     _check_batch(config)
     _check_data(config)
     _check_eval(config)
-    updates = config.steps * config.objective.minibatches * config.objective.epochs
-    if config.policy.warmup_steps > updates:
+    return warned + _warnings(config)
+
+
+def _warnings(config: TrainConfig) -> list[str]:
+    warned = []
+    needs, updates = Needs(config.objective), config.total_updates
+    if not updates:
+        warned.append(
+            f"objective.critic.warmup_steps={config.objective.critic.warmup_steps}: steps={config.steps} is not above "
+            "it, so the policy is never trained"
+        )
+    elif config.policy.warmup_steps > updates:
         warned.append(
             f"policy.warmup_steps={config.policy.warmup_steps}: the run has only {updates} optimizer steps, "
             "so policy.learning_rate is never reached"
         )
+    if config.reference != ReferenceConfig() and not needs.needs_reference:
+        warned.append("reference is read only where objective.kl.coef is above 0")
     return warned
 
 
@@ -296,10 +342,8 @@ def _check_fed(objective: ObjectiveSpec) -> None:
     """Refuses what the objectives can do and the trainer does not feed yet."""
     needs = Needs(objective)
     unfed = (
-        (needs.needs_critic, "advantage.baseline", objective.advantage.baseline, "a critic; take group_mean"),
         (needs.needs_step_rewards, "advantage.credit", objective.advantage.credit, "step rewards; take outcome"),
         (needs.needs_top_k, "trust.divergence", objective.trust.divergence, "top-K log-probs; take binary_tv"),
-        (needs.needs_exact_kl, "kl.estimator", objective.kl.estimator, "full distributions; take k3"),
     )
     for needed, key, value, what in unfed:
         if needed:

@@ -112,7 +112,7 @@ def _estimate(loop: Loop, num_prompts: int, clock: Clock) -> Finding:
     scale = config.policy.prompts_per_step / num_prompts
     rollouts = scale * (seconds["time/generate"] + seconds["time/score"])
     update = scale * seconds["time/forward"] * FORWARDS * config.objective.epochs
-    optimizer = 3 * 4 * loop.policy.num_parameters / 2**30  # float32 gradients and two moments
+    optimizer = 3 * 4 * loop.policy.num_trained_parameters / 2**30  # float32 gradients and two moments
     return Finding(
         "ok",
         f"estimate: {rollouts:.1f} s a step to generate and score, {update:.1f} s to update, "

@@ -109,6 +109,23 @@ def test_a_warm_up_longer_than_the_run_is_warned_of():
     assert "4 optimizer steps" in warning
 
 
+def test_a_critics_warm_up_as_long_as_the_run_is_warned_of():
+    critic = {"advantage": {"baseline": "critic", "scale": "none"}, "critic": {"warmup_steps": 3}, "minibatches": 2}
+    config = train_config({"steps": 5, "objective": critic, "policy": {"warmup_steps": 4}})
+    assert config.total_updates == (5 - 3) * 2
+    assert check_across(config) == []
+    (warning,) = check_across(replace(config, steps=3))
+    assert "objective.critic.warmup_steps=3" in warning
+    assert "steps=3" in warning
+
+
+def test_a_reference_that_is_never_read_is_warned_of():
+    values = {"reference": {"refresh_every": 5}, "objective": {"kl": {"placement": "loss", "coef": 0.1}}}
+    assert check_across(train_config(values)) == []
+    (warning,) = check_across(train_config({**values, "objective": {}}))
+    assert "objective.kl.coef" in warning
+
+
 def test_the_saved_file_gives_the_same_configuration_back(tmp_path):
     config = train_config(
         {

@@ -18,7 +18,7 @@ from rlvr.verifiers.base import Case
 SOURCE = YamlSource()
 NAMES = list(SOURCE.choices("recipe"))
 # Their mathematics is there; what they read the trainer does not compute, so they are refused by name.
-UNFED = {"a2c", "ppo", "ppo_penalty", "vapo", "grpo_process", "dppo_topk_tv", "dppo_topk_kl"}
+UNFED = {"grpo_process", "dppo_topk_tv", "dppo_topk_kl"}
 CHOICES = [
     (group, name)
     for group in SOURCE.groups()

@@ -64,9 +64,9 @@ class _TokenLogprobs(torch.autograd.Function):
         ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, head: Head, entropy_grad: bool
     ) -> tuple[Tensor, Tensor]:
         """hidden [M, D], weight [V, D], targets [M] -> log-probs [M], entropy [M]."""
-        chunks = _Chunks(hidden, weight, targets, head)
+        chunks = Chunks(hidden, weight, head)
         logprobs, entropy = (chunks.work.new_empty(len(targets)) for _ in range(2))
-        with _exact_products(weight):
+        with exact_products(weight):
             for part in chunks:
                 all_logprobs = chunks.logprobs(part)
                 logprobs[part] = all_logprobs.gather(-1, targets[part, None]).squeeze(-1)
@@ -86,12 +86,9 @@ class _TokenLogprobs(torch.autograd.Function):
         """
         hidden, weight, targets, entropy = ctx.saved_tensors
         head: Head = ctx.head
-        chunks = _Chunks(hidden, weight, targets, head)
-        hidden_grad = torch.empty_like(hidden)
-        weight_grad = head.weight_grad
-        if weight_grad is None:
-            weight_grad = torch.zeros(weight.shape, dtype=chunks.work.dtype, device=weight.device)
-        with _exact_products(weight):
+        chunks = Chunks(hidden, weight, head)
+        gradients = Gradients(chunks, hidden)
+        with exact_products(weight):
             for part in chunks:
                 all_logprobs = chunks.logprobs(part)
                 slope = torch.exp(all_logprobs, out=chunks.work[: len(all_logprobs)])
@@ -101,21 +98,19 @@ class _TokenLogprobs(torch.autograd.Function):
                 else:
                     slope.mul_(-logprobs_grad[part, None])
                 slope.scatter_add_(-1, targets[part, None], logprobs_grad[part, None])
-                chunks.through_head(slope, part)
-                hidden_grad[part] = chunks.times_weight(slope)
-                chunks.add_outer(weight_grad, slope, part)
-        return hidden_grad, None if head.weight_grad is not None else weight_grad.to(weight.dtype), None, None, None
+                gradients.add(slope, part)
+        return gradients.hidden, gradients.weight, None, None, None
 
 
-class _Chunks:
+class Chunks:
     """The logits of one chunk after the other, in two buffers that are used again and again."""
 
-    def __init__(self, hidden: Tensor, weight: Tensor, targets: Tensor, head: Head) -> None:
+    def __init__(self, hidden: Tensor, weight: Tensor, head: Head) -> None:
         dtype = torch.float64 if hidden.dtype == torch.float64 else torch.float32
         self.head = head
         # CUDA multiplies bfloat16 with a float32 result; the CPU build of torch does so only for float32 arguments.
         self.hidden, self.weight = (hidden, weight) if hidden.is_cuda else (hidden.to(dtype), weight.to(dtype))
-        self.num_tokens = len(targets)
+        self.num_tokens = len(hidden)
         shape = (min(head.chunk_tokens, self.num_tokens), len(weight))
         self.work, self.all_logprobs = (torch.empty(shape, dtype=dtype, device=hidden.device) for _ in range(2))
         self.capped = torch.empty_like(self.work) if head.softcap is not None else None
@@ -140,28 +135,40 @@ class _Chunks:
             logits.div_(head.temperature)
         return torch.log_softmax(logits, -1, out=self.all_logprobs[: len(hidden)])
 
-    def through_head(self, slope: Tensor, part: slice) -> None:
-        """In place: gradient by the final logits -> gradient by hidden @ weight.T."""
-        if self.head.temperature != 1.0:
-            slope.div_(self.head.temperature)
-        if self.capped is not None:
-            slope.mul_(1 - self.capped[: len(slope)].square_())
 
-    def times_weight(self, slope: Tensor) -> Tensor:
-        """[C, V] -> [C, D]."""
-        return slope.to(self.weight.dtype) @ self.weight
+class Gradients:
+    """Gradients by hidden states and weight, from those by each chunk's logits."""
 
-    def add_outer(self, weight_grad: Tensor, slope: Tensor, part: slice) -> None:
-        """weight_grad [V, D] += slope.T @ hidden, summed in float32."""
-        hidden = self.hidden[part]
+    def __init__(self, chunks: Chunks, hidden: Tensor) -> None:
+        self._chunks = chunks
+        self.hidden = torch.empty_like(hidden)
+        """[M, D]."""
+        given = chunks.head.weight_grad
+        self._sum = torch.zeros_like(chunks.weight, dtype=chunks.work.dtype) if given is None else given
+
+    def add(self, slope: Tensor, part: slice) -> None:
+        """Takes in the gradient [C, V] by the final logits of the chunk whose log-probs were taken last."""
+        chunks = self._chunks
+        hidden, weight = chunks.hidden[part], chunks.weight
+        if chunks.head.temperature != 1.0:
+            slope.div_(chunks.head.temperature)
+        if chunks.capped is not None:
+            slope.mul_(1 - chunks.capped[: len(slope)].square_())
+        self.hidden[part] = slope.to(weight.dtype) @ weight
         if hidden.dtype == slope.dtype:
-            weight_grad.addmm_(slope.t(), hidden)
+            self._sum.addmm_(slope.t(), hidden)
         else:
-            weight_grad += torch.mm(slope.to(hidden.dtype).t(), hidden, out_dtype=slope.dtype)
+            self._sum += torch.mm(slope.to(hidden.dtype).t(), hidden, out_dtype=slope.dtype)
+
+    @property
+    def weight(self) -> Tensor | None:
+        """[V, D], summed in float32, for autograd; None where `Head.weight_grad` took it."""
+        head = self._chunks.head
+        return None if head.weight_grad is not None else self._sum.to(head.weight.dtype)
 
 
 @contextmanager
-def _exact_products(weight: Tensor) -> Iterator[None]:
+def exact_products(weight: Tensor) -> Iterator[None]:
     """Lets the CPU multiply float32 copies of bfloat16 numbers by its bfloat16 instructions, summed in float32.
 
     The logits lose nothing, for the copies convert back exactly, and take half the time where the CPU has them.

@@ -44,41 +44,52 @@ class CausalModel:
     def device(self) -> torch.device:
         return self.head_weight.device
 
-    def hidden_states(self, batch: Batch) -> Tensor:
-        """[T, D]: the last hidden states, after the final norm; `batch` is on the model's device."""
-        output = self.module.base_model(
-            input_ids=batch.token_ids[None],
-            position_ids=batch.position_ids[None],
-            use_cache=False,
-            row_starts=batch.row_starts.int(),
-            longest_row=int(batch.row_lengths.max()),
-        )
-        hidden = output.last_hidden_state[0]
-        assert isinstance(hidden, Tensor)
-        return hidden
+    def head(self, temperature: float, chunk_tokens: int, weight_grad: Tensor | None = None) -> Head:
+        """The output head; see `Head` for the arguments."""
+        return Head(self.head_weight, temperature, self.softcap, chunk_tokens, weight_grad)
 
-    def logprobs(
-        self,
-        batch: Batch,
-        temperature: float,
-        chunk_tokens: int,
-        *,
-        weight_grad: Tensor | None = None,
-        entropy_grad: bool = False,
-    ) -> tuple[Tensor, Tensor]:
+    def hidden_states(self, batch: Batch) -> Tensor:
+        """[T, D]: see `hidden_states`."""
+        return hidden_states(self.module.base_model, batch)
+
+    def logprobs(self, batch: Batch, temperature: float, chunk_tokens: int) -> tuple[Tensor, Tensor]:
         """Log-probs [T] and entropies [T] of the loss tokens, 0 elsewhere; see `token_logprobs`."""
-        head = Head(self.head_weight, temperature, self.softcap, chunk_tokens, weight_grad)
-        hidden = self.hidden_states(batch)
-        return token_logprobs(hidden, head, batch.token_ids, batch.loss_mask, entropy_grad=entropy_grad)
+        head = self.head(temperature, chunk_tokens)
+        return token_logprobs(self.hidden_states(batch), head, batch.token_ids, batch.loss_mask)
+
+
+def hidden_states(backbone: nn.Module, batch: Batch) -> Tensor:
+    """[T, D]: the last hidden states of a transformer without its head, after the final norm.
+
+    Args:
+        backbone: with packed attention, see `prepare`.
+        batch: on its device.
+    """
+    output = backbone(
+        input_ids=batch.token_ids[None],
+        position_ids=batch.position_ids[None],
+        use_cache=False,
+        row_starts=batch.row_starts.int(),
+        longest_row=int(batch.row_lengths.max()),
+    )
+    hidden = output.last_hidden_state[0]
+    assert isinstance(hidden, Tensor)
+    return hidden
 
 
 def load_model(
-    config: ModelConfig, dtype: torch.dtype, device: torch.device | str, *, gradient_checkpointing: bool = False
+    config: ModelConfig,
+    dtype: torch.dtype,
+    device: torch.device | str,
+    *,
+    gradient_checkpointing: bool = False,
+    key: str = "model.path",
 ) -> CausalModel:
     """Loads a causal language model and checks that packed log-probs are the ones it gives itself.
 
     Args:
         config: Hugging Face folder or hub id, and the revision on the hub.
+        key: the option that names the model, for errors.
 
     Raises:
         ModelError: no such folder, no or incomplete weights, or an architecture whose log-probs would be wrong.
@@ -86,7 +97,7 @@ def load_model(
     from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM
 
-    _check_folder(config.path)
+    check_folder(config.path, key)
     try:
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             config.path,
@@ -96,11 +107,11 @@ def load_model(
             output_loading_info=True,
         )
     except (OSError, ValueError, SafetensorError) as error:
-        raise ModelError(f"model.path={config.path!r} cannot be loaded: {_first_line(error)}") from error
+        raise ModelError(f"{key}={config.path!r} cannot be loaded: {_first_line(error)}") from error
     module, report = loaded
     if report["missing_keys"]:
         some = ", ".join(sorted(report["missing_keys"])[:5])
-        raise ModelError(f"model.path={config.path!r} lacks weights ({some}): take a complete copy of the model")
+        raise ModelError(f"{key}={config.path!r} lacks weights ({some}): take a complete copy of the model")
     module.to(device).eval()
     return prepare(module, gradient_checkpointing=gradient_checkpointing)
 
@@ -145,7 +156,7 @@ def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
     """
     from transformers import AutoTokenizer
 
-    _check_folder(config.path)
+    check_folder(config.path)
     if Path(config.path).is_dir() and not any(Path(config.path).glob("token*")):
         raise ModelError(
             f"model.path={config.path!r} has no tokenizer: copy tokenizer.json and tokenizer_config.json in"
@@ -166,17 +177,29 @@ def _own_logprobs(module: PreTrainedModel, token_ids: Tensor) -> Tensor:
     return logprobs
 
 
-def _check_folder(path: str) -> None:
+def check_folder(path: str, key: str = "model.path") -> None:
+    """Refuses a path that can be no model folder; a hub id passes.
+
+    Raises:
+        ModelError: naming `key`.
+    """
     folder = Path(path)
     if not folder.exists():
         # A hub id is NAME or OWNER/NAME; anything else was meant as a folder.
         if path.count("/") > 1 or path.startswith((".", "/", "~")):
-            raise ModelError(f"model.path={path!r}: there is no such folder")
+            raise ModelError(f"{key}={path!r}: there is no such folder")
         return
     if not (folder / "config.json").is_file():
-        raise ModelError(f"model.path={path!r} has no config.json: name a Hugging Face model folder")
+        raise ModelError(f"{key}={path!r} has no config.json: name a Hugging Face model folder")
     if not any(folder.glob("*.safetensors")) and not any(folder.glob("*.bin")):
-        raise ModelError(f"model.path={path!r} has no weights (*.safetensors): copy them in")
+        raise ModelError(f"{key}={path!r} has no weights (*.safetensors): copy them in")
+
+
+@torch.no_grad()
+def copy_weights(source: nn.Module, target: nn.Module) -> None:
+    """Copies all parameters between two models of one architecture."""
+    for own, other in zip(target.parameters(), source.parameters(), strict=True):
+        own.copy_(other)
 
 
 def _first_line(error: Exception) -> str:

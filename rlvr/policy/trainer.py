@@ -1,6 +1,6 @@
 """The policy: log-probs of packed batches, optimizer steps on an objective, its weights and its files.
 
-Shape legend: N rows, T tokens of all rows end to end.
+Shape legend: N rows, T tokens of all rows end to end, t of one microbatch, D hidden size.
 """
 
 from __future__ import annotations
@@ -8,71 +8,112 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from rlvr.batch import Batch, pack
-from rlvr.config import ModelConfig, PolicyConfig
+from rlvr.config import CriticConfig, ModelConfig, PolicyConfig
+from rlvr.objectives.aggregation import Weights
 from rlvr.objectives.objective import Objective
-from rlvr.policy.model import CausalModel, load_model
+from rlvr.policy.critic import Critic, explained_variance
+from rlvr.policy.exact_kl import exact_kl
+from rlvr.policy.logprobs import Head, token_logprobs
+from rlvr.policy.microbatches import Metrics, Microbatches, over_steps
+from rlvr.policy.model import CausalModel, copy_weights, load_model
 from rlvr.policy.optimizer import MasterAdamW, learning_rate
+from rlvr.policy.reference import Reference
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 log = logging.getLogger(__name__)
 
-MIN_MICROBATCH_TOKENS = 256
 
-R = TypeVar("R")
+@dataclass(frozen=True)
+class Forward:
+    """The policy's forward over one microbatch, with gradient."""
 
-# (microbatch, where its tokens stand in the minibatch, log-probs, entropies) -> (loss, metrics); both add over them
-Loss = Callable[[Batch, Tensor, Tensor, Tensor], tuple[Tensor, dict[str, Tensor]]]
+    part: Batch
+    tokens: Tensor
+    """[t] int64: where its tokens stand in the minibatch."""
+    hidden: Tensor
+    """[t, D]: last hidden states."""
+    head: Head
+    logprobs: Tensor
+    """[t]: of the loss tokens, 0 elsewhere."""
+    entropy: Tensor
+    """[t]: as the log-probs."""
+
+
+# The loss of a microbatch and its metrics; both add over microbatches.
+Loss = Callable[[Forward], tuple[Tensor, Metrics]]
 
 
 class Policy:
     """The model that is trained.
 
     Args:
-        model: a Hugging Face folder or hub id; also the reference, until `reference` names another.
+        model: a Hugging Face folder or hub id.
         options: precision, optimizer and memory.
-        total_updates: optimizer steps of the whole run, for the schedule.
+        total_updates: optimizer steps of the policy in the whole run, for the schedule.
         temperature: the sampling temperature, at which all log-probs of training are taken.
         seed: shuffles the rows into minibatches.
+        reference: for objectives with a KL to it; None: `model`.
+        critic: for objectives with a critic.
 
     Raises:
         ModelError: the model cannot be used.
     """
 
     def __init__(
-        self, model: ModelConfig, options: PolicyConfig, *, total_updates: int, temperature: float, seed: int = 0
+        self,
+        model: ModelConfig,
+        options: PolicyConfig,
+        *,
+        total_updates: int,
+        temperature: float,
+        seed: int = 0,
+        reference: Reference | None = None,
+        critic: CriticConfig | None = None,
     ) -> None:
         device = options.device
         if device == "auto":
             device = "cuda" if torch.cuda.is_available() else "cpu"
-        self.reference = model
+
+        def load() -> CausalModel:
+            dtype: torch.dtype = getattr(torch, options.dtype)
+            return load_model(model, dtype, device, gradient_checkpointing=options.gradient_checkpointing)
+
+        self.model = load()
         self.version = 0
         """Counts the calls that changed the weights."""
-        self.model = load_model(
-            model, getattr(torch, options.dtype), device, gradient_checkpointing=options.gradient_checkpointing
-        )
         self._options, self._total_updates, self._temperature, self._seed = options, total_updates, temperature, seed
-        self._tokens_per_microbatch = options.tokens_per_microbatch
-        self._num_steps = 0
-        self._reference_model: CausalModel | None = None
+        self._num_steps = self._num_batches = 0
+        self._microbatches = Microbatches(options.tokens_per_microbatch)
+        self._reference = reference or Reference(model)
         self._optimizer = MasterAdamW(
             self.model.module.parameters(),
             betas=(options.beta1, options.beta2),
             weight_decay=options.weight_decay,
             max_grad_norm=options.max_grad_norm,
         )
+        self._critic: Critic | None = None
+        if critic is not None:
+            backbone = self.model if critic.backbone == "shared" else load()
+            self._critic = Critic(backbone, critic, options, self._microbatches)
 
     @property
     def num_parameters(self) -> int:
         return sum(parameter.numel() for parameter in self.model.module.parameters())
+
+    @property
+    def num_trained_parameters(self) -> int:
+        """Those of the policy and of its critic."""
+        return self.num_parameters + (self._critic.num_parameters if self._critic else 0)
 
     # ---- log-probs
 
@@ -87,26 +128,20 @@ class Policy:
         return [part.tolist() for part in values.split([len(sequence) - 1 for sequence in sequences])]
 
     def annotate(self, batch: Batch, objective: Objective) -> None:
-        """Fills `old_logprobs` and `ref_logprobs` of the batch where the objective reads them."""
+        """Fills what the objective reads: `old_logprobs`, `ref_logprobs`, `values` and `final_values`."""
         if objective.needs_old:
             batch.old_logprobs = self.logprobs(batch)
         if objective.needs_reference:
-            if self._reference_model is None:
-                self._reference_model = load_model(self.reference, self.model.module.dtype, self.model.device)
-                self._reference_model.module.requires_grad_(False)
-            batch.ref_logprobs = self._logprobs(self._reference_model, batch, self._temperature)
+            batch.ref_logprobs = self._logprobs(self._reference.model(self.model), batch, self._temperature)
+        critic = self._critic_for(objective)
+        if critic is not None:
+            critic.annotate(batch)
 
-    @torch.no_grad()
     def _logprobs(self, model: CausalModel, batch: Batch, temperature: float) -> Tensor:
-        def forward(max_tokens: int) -> Tensor:
-            result = torch.zeros(batch.num_tokens, device=batch.token_ids.device)
-            for rows in batch.microbatch_rows(max_tokens, _active_rows(batch)):
-                part = batch.select(rows).to(model.device)
-                values, _ = model.logprobs(part, temperature, self._options.logprob_chunk_tokens)
-                result[batch.token_index(rows)] = values.to(result.device)
-            return result
+        def forward(part: Batch) -> Tensor:
+            return model.logprobs(part, temperature, self._options.logprob_chunk_tokens)[0]
 
-        return self._within_memory(forward)
+        return self._microbatches.fill(batch, model.device, forward)
 
     # ---- training
 
@@ -115,34 +150,38 @@ class Policy:
 
         The gradient of a step does not depend on how its rows are cut into microbatches. A step whose gradient is not
         finite leaves the weights alone and is counted in `policy/skipped`; a minibatch without a loss token is no step.
+        While the critic warms up, only its steps are taken.
 
         Returns:
             Means over the steps taken of the objective's metrics (the largest, for names that end in `_max`), of
-            `policy/grad_norm` and `policy/lr`, and the sums `policy/skipped` and `tokens/trained`.
+            `policy/grad_norm` and `policy/lr`, and the sums `policy/skipped` and `tokens/trained`; with a critic
+            `critic/grad_norm` and, of the values before the first step, `critic/explained_variance`.
         """
-        batch, spec = batch.to(self.model.device), objective.spec
-        steps: list[dict[str, float]] = []
-        num_skipped = num_tokens = 0
-        for _ in range(spec.epochs):
-            shuffle = torch.Generator().manual_seed(self._seed * 1_000_003 + self._num_steps)
-            for minibatch in batch.minibatches(spec.minibatches, shuffle if spec.num_steps > 1 else None):
-                if not minibatch.loss_mask.any():
-                    continue
-                metrics = self._step(minibatch, objective)
-                self._num_steps += 1
-                if metrics is None:
-                    num_skipped += 1
-                    log.warning("a gradient is not finite: optimizer step %d is skipped", self._num_steps)
-                else:
-                    steps.append(metrics)
-                    num_tokens += int(minibatch.loss_mask.sum())
-        if steps:
+        batch, critic = batch.to(self.model.device), self._critic_for(objective)
+        joint = critic is not None and critic.shares_backbone and objective.trains_policy
+        steps: list[dict[str, float] | None] = []
+        critic_steps: list[dict[str, float] | None] = []
+        num_tokens = 0
+        for minibatch in self._minibatches(batch, objective):
+            weights = objective.weights(minibatch)
+            if critic is not None and not joint:
+                critic_steps.append(critic.step(minibatch, objective, weights))
+            if objective.trains_policy:
+                steps.append(self._step(minibatch, objective, weights, critic if joint else None))
+                num_tokens += int(minibatch.loss_mask.sum()) if steps[-1] is not None else 0
+        taken = [metrics for metrics in steps if metrics is not None]
+        if taken:
             self.version += 1
-        elif not num_skipped:
+        if not steps and not critic_steps:
             log.warning("no row has a loss token: the policy stays as it is")
-        metrics = over_steps(steps)
+        metrics = over_steps(taken) | over_steps([metrics for metrics in critic_steps if metrics is not None])
+        if critic is not None:
+            metrics["critic/explained_variance"] = explained_variance(batch)
+        self._num_batches += 1
+        if objective.needs_reference:
+            self._reference.after_update(self.model, self._num_batches)
         objective.after_update(metrics, batch.num_rows)
-        return metrics | {"policy/skipped": float(num_skipped), "tokens/trained": float(num_tokens)}
+        return metrics | {"policy/skipped": float(steps.count(None)), "tokens/trained": float(num_tokens)}
 
     def sft(self, batch: Batch, learning_rate: float) -> dict[str, float]:
         """One supervised step on the mean negative log-likelihood of the batch's loss tokens, at temperature 1.
@@ -152,71 +191,94 @@ class Policy:
         """
         num_tokens = int(batch.loss_mask.sum())
 
-        def mean_nll(part: Batch, _: Tensor, logprobs: Tensor, entropy: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-            loss = -logprobs.sum() / num_tokens
-            return loss, {"sft/loss": loss.detach(), "policy/entropy": entropy.sum() / num_tokens}
+        def mean_nll(forward: Forward) -> tuple[Tensor, Metrics]:
+            loss = -forward.logprobs.sum() / num_tokens
+            return loss, {"sft/loss": loss.detach(), "policy/entropy": forward.entropy.sum() / num_tokens}
 
-        metrics = self._accumulate(batch.to(self.model.device), mean_nll, temperature=1.0)
+        metrics = self._accumulate(
+            batch.to(self.model.device), mean_nll, temperature=1.0, reset=self._optimizer.zero_grad
+        )
         norm, stepped = self._optimizer.step(learning_rate)
         self.version += stepped
         return metrics | {"policy/grad_norm": norm, "policy/lr": learning_rate, "tokens/trained": float(num_tokens)}
 
-    def reset_optimizer(self) -> None:
-        """Forgets AdamW's moments and starts the schedule anew: between supervised and reinforcement learning."""
-        self._optimizer.reset()
-        self._num_steps = 0
+    def _minibatches(self, batch: Batch, objective: Objective) -> Iterator[Batch]:
+        """Those of all passes that have a loss token."""
+        spec = objective.spec
+        for epoch in range(spec.epochs):
+            seed = self._seed * 1_000_003 + self._num_batches * spec.epochs + epoch
+            shuffle = torch.Generator().manual_seed(seed) if spec.num_steps > 1 else None
+            for minibatch in batch.minibatches(spec.minibatches, shuffle):
+                if minibatch.loss_mask.any():
+                    yield minibatch
 
-    def _step(self, minibatch: Batch, objective: Objective) -> dict[str, float] | None:
-        """One optimizer step; None when the gradient is not finite."""
-        weights = objective.weights(minibatch)
+    def _step(
+        self, minibatch: Batch, objective: Objective, weights: Weights, critic: Critic | None
+    ) -> dict[str, float] | None:
+        """One optimizer step, with that of a critic that shares the backbone; None when a gradient is not finite."""
 
-        def loss(part: Batch, tokens: Tensor, logprobs: Tensor, entropy: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-            return objective.loss(logprobs, part, weights[tokens], entropy)
+        def loss_of(forward: Forward) -> tuple[Tensor, Metrics]:
+            part, part_weights = forward.part, weights[forward.tokens]
+            exact = self._exact_kl(forward) if objective.needs_exact_kl else None
+            loss, metrics = objective.loss(forward.logprobs, part, part_weights, forward.entropy, exact_kl=exact)
+            if critic is not None:
+                value_loss, value_metrics = critic.loss(forward.hidden, part, objective, part_weights)
+                loss, metrics = loss + value_loss, metrics | value_metrics
+            return loss, metrics
 
-        metrics = self._accumulate(minibatch, loss, self._temperature, entropy_grad=objective.needs_entropy)
+        def reset() -> None:
+            self._optimizer.zero_grad()
+            if critic is not None:
+                critic.zero_grad()
+
+        metrics = self._accumulate(
+            minibatch, loss_of, self._temperature, reset=reset, entropy_grad=objective.needs_entropy
+        )
         options = self._options
         rate = learning_rate(
             self._num_steps, options.learning_rate, options.schedule, options.warmup_steps, self._total_updates
         )
+        self._num_steps += 1
+        critic_norm = critic.apply_gradients() if critic is not None else {}
         norm, stepped = self._optimizer.step(rate)
-        return metrics | {"policy/grad_norm": norm, "policy/lr": rate} if stepped else None
+        if not stepped:
+            log.warning("a gradient is not finite: optimizer step %d is skipped", self._num_steps)
+        if not stepped or critic_norm is None:
+            return None
+        return metrics | critic_norm | {"policy/grad_norm": norm, "policy/lr": rate}
+
+    def _exact_kl(self, forward: Forward) -> Tensor:
+        """[t]: KL(policy||reference) over the vocabulary, with gradient."""
+        reference = self._reference.model(self.model)
+        with torch.no_grad():
+            ref_hidden = reference.hidden_states(forward.part)
+        ref_head = reference.head(self._temperature, self._options.logprob_chunk_tokens)
+        return exact_kl(forward.hidden, forward.head, ref_hidden, ref_head, forward.part.loss_mask)
 
     def _accumulate(
-        self, minibatch: Batch, loss_of: Loss, temperature: float, *, entropy_grad: bool = False
+        self,
+        minibatch: Batch,
+        loss_of: Loss,
+        temperature: float,
+        *,
+        reset: Callable[[], None],
+        entropy_grad: bool = False,
     ) -> dict[str, float]:
-        """Sums gradients and metrics over microbatches; rows without a loss token need no forward."""
+        """Sums gradients and metrics over microbatches."""
 
-        def run(max_tokens: int) -> dict[str, float]:
-            self._optimizer.zero_grad()
+        def forward(part: Batch, tokens: Tensor) -> tuple[Tensor, Metrics]:
             weight_grad = self._optimizer.gradient(self.model.head_weight)
-            parts = []
-            for rows in minibatch.microbatch_rows(max_tokens, _active_rows(minibatch)):
-                part = minibatch.select(rows)
-                logprobs, entropy = self.model.logprobs(
-                    part,
-                    temperature,
-                    self._options.logprob_chunk_tokens,
-                    weight_grad=weight_grad,
-                    entropy_grad=entropy_grad,
-                )
-                loss, metrics = loss_of(part, minibatch.token_index(rows), logprobs, entropy)
-                loss.backward()
-                parts.append({name: float(value) for name, value in metrics.items()})
-            return over_microbatches(parts)
+            head = self.model.head(temperature, self._options.logprob_chunk_tokens, weight_grad)
+            hidden = self.model.hidden_states(part)
+            logprobs, entropy = token_logprobs(hidden, head, part.token_ids, part.loss_mask, entropy_grad=entropy_grad)
+            return loss_of(Forward(part, tokens, hidden, head, logprobs, entropy))
 
-        return self._within_memory(run)
+        return self._microbatches.accumulate(minibatch, reset, forward)
 
-    def _within_memory(self, work: Callable[[int], R]) -> R:
-        """Runs `work(tokens per microbatch)`, again with half as many whenever the GPU's memory does not suffice."""
-        while True:
-            try:
-                return work(self._tokens_per_microbatch)
-            except torch.OutOfMemoryError:
-                if self._tokens_per_microbatch <= MIN_MICROBATCH_TOKENS:
-                    raise
-            self._tokens_per_microbatch //= 2
-            log.warning("out of GPU memory: going on with policy.tokens_per_microbatch=%d", self._tokens_per_microbatch)
-            torch.cuda.empty_cache()
+    def _critic_for(self, objective: Objective) -> Critic | None:
+        """The critic of an objective that reads one."""
+        assert self._critic is not None or not objective.needs_critic, "this policy was made without a critic"
+        return self._critic if objective.needs_critic else None
 
     # ---- weights and files
 
@@ -231,36 +293,25 @@ class Policy:
         tokenizer.save_pretrained(folder)
 
     def save(self, folder: Path) -> None:
-        """Writes what training goes on from: the weights in Hugging Face form and the optimizer's state."""
+        """Writes what training goes on from: weights and optimizer state of the policy and of its critic, and the
+        reference where it is not one that can be loaded again."""
         self.model.module.save_pretrained(folder / "model")
         torch.save(self._optimizer.state_dict(), folder / "optimizer.pt")
-        state = {"version": self.version, "num_steps": self._num_steps}
+        if self._critic is not None:
+            self._critic.save(folder)
+        self._reference.save(folder)
+        state = {"version": self.version, "num_steps": self._num_steps, "num_batches": self._num_batches}
         (folder / "policy.json").write_text(json.dumps(state), encoding="utf-8")
 
-    @torch.no_grad()
     def load(self, folder: Path) -> None:
         """Goes on from `save`, bit for bit."""
         saved = load_model(ModelConfig(path=str(folder / "model")), self.model.module.dtype, self.model.device)
-        for own, other in zip(self.model.module.parameters(), saved.module.parameters(), strict=True):
-            own.copy_(other)
+        copy_weights(saved.module, self.model.module)
         state = torch.load(folder / "optimizer.pt", map_location=self.model.device, weights_only=True)
         self._optimizer.load_state_dict(state)
+        if self._critic is not None:
+            self._critic.load(folder)
+        self._reference.load(folder, self.model)
         counts = json.loads((folder / "policy.json").read_text(encoding="utf-8"))
         self.version, self._num_steps = counts["version"], counts["num_steps"]
-
-
-def over_microbatches(parts: Sequence[dict[str, float]]) -> dict[str, float]:
-    """Sums by name; the largest for names that end in `_max`."""
-    names = parts[0] if parts else {}
-    return {name: (max if name.endswith("_max") else sum)(part[name] for part in parts) for name in names}
-
-
-def over_steps(steps: Sequence[dict[str, float]]) -> dict[str, float]:
-    """Means by name; the largest for names that end in `_max`."""
-    totals = over_microbatches(steps)
-    return {name: value if name.endswith("_max") else value / len(steps) for name, value in totals.items()}
-
-
-def _active_rows(batch: Batch) -> Tensor:
-    """[n] int64: rows with a loss token."""
-    return torch.bincount(batch.row_ids[batch.loss_mask], minlength=batch.num_rows).nonzero().squeeze(-1)
+        self._num_batches = counts["num_batches"]

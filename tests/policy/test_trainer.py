@@ -1,4 +1,3 @@
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -7,55 +6,18 @@ import torch
 from safetensors import safe_open
 from transformers import AutoModelForCausalLM
 
-from rlvr.batch import Batch, collate
+from rlvr.batch import collate
 from rlvr.config import ModelConfig, PolicyConfig
 from rlvr.objectives import build
 from rlvr.objectives.objective import Objective
+from rlvr.policy.microbatches import over_microbatches, over_steps
 from rlvr.policy.tiny import character_tokenizer
-from rlvr.policy.trainer import Policy, over_microbatches, over_steps
+from rlvr.policy.trainer import Policy
 
 from .examples import scored_batch, tiny_llama, write_tiny_llama
+from .training import SHAPE, MakePolicy, gradients, train, weights_of
 
-SHAPE = ((3, 11, 5, 1), (20, 2, 2, 9), (4, 4, 17, 6))
 GRPO = {"aggregate": "token_mean"}
-MakePolicy = Callable[..., Policy]
-
-
-@pytest.fixture
-def make(tmp_path: Path) -> MakePolicy:
-    path = write_tiny_llama(tmp_path / "model")
-
-    def make(**options: object) -> Policy:
-        given = {"dtype": "float32", "device": "cpu", "learning_rate": 1e-3, "logprob_chunk_tokens": 16, **options}
-        return Policy(ModelConfig(path=path), PolicyConfig(**given), total_updates=100, temperature=0.8, seed=1)
-
-    return make
-
-
-def weights_of(policy: Policy) -> dict[str, torch.Tensor]:
-    return {name: tensor.clone() for name, tensor in policy.weights()}
-
-
-def train(policy: Policy, objective: Objective, batch: Batch) -> dict[str, float]:
-    policy.annotate(batch, objective)
-    batch, _ = objective.prepare(batch)
-    return policy.update(batch, objective)
-
-
-def gradients(policy: Policy, objective: Objective, batch: Batch) -> dict[str, torch.Tensor]:
-    """The gradients that the optimizer sees in one update, before clipping."""
-    seen: dict[str, torch.Tensor] = {}
-    step = policy._optimizer.step
-
-    def spy(rate: float) -> tuple[float, bool]:
-        for name, parameter in policy.model.module.named_parameters():
-            seen[name] = policy._optimizer.gradient(parameter).clone()
-        return step(rate)
-
-    policy._optimizer.step = spy
-    train(policy, objective, batch)
-    return seen
-
 
 OBJECTIVES = {
     "token_mean": GRPO,
@@ -236,16 +198,16 @@ class _NoMemoryAbove:
     def __getattr__(self, name: str) -> object:
         return getattr(self._objective, name)
 
-    def loss(self, logprobs: torch.Tensor, *rest: object) -> object:
+    def loss(self, logprobs: torch.Tensor, *rest: object, **named: object) -> object:
         if len(logprobs) > self._most_tokens:
             raise torch.OutOfMemoryError
-        return self._objective.loss(logprobs, *rest)
+        return self._objective.loss(logprobs, *rest, **named)
 
 
 def test_out_of_memory_halves_the_microbatch(
     make: MakePolicy, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("rlvr.policy.trainer.MIN_MICROBATCH_TOKENS", 16)
+    monkeypatch.setattr("rlvr.policy.microbatches.MIN_TOKENS", 16)
     batch = scored_batch(SHAPE)
     whole = gradients(make(), build(GRPO), batch)
     again = gradients(make(tokens_per_microbatch=128), _NoMemoryAbove(build(GRPO), 40), batch)
@@ -283,18 +245,6 @@ def test_weights_carry_the_names_of_the_exported_files(tmp_path: Path, tied: boo
     plain = AutoModelForCausalLM.from_pretrained(tmp_path / "exported", dtype=torch.bfloat16)
     assert plain.lm_head.weight.equal(policy.model.head_weight)
     assert (tmp_path / "exported/tokenizer.json").is_file()
-
-
-def test_reset_optimizer_forgets_moments_and_schedule(make: MakePolicy) -> None:
-    used, fresh = make(warmup_steps=5), make(warmup_steps=5)
-    train(used, build(GRPO), scored_batch(SHAPE, 1))
-    used.reset_optimizer()
-    fresh.model.module.load_state_dict(used.model.module.state_dict())
-    metrics = [train(policy, build(GRPO), scored_batch(SHAPE, 2)) for policy in (used, fresh)]
-    assert metrics[0] == metrics[1]
-    theirs = weights_of(fresh)
-    for name, tensor in weights_of(used).items():
-        assert tensor.equal(theirs[name]), name
 
 
 def test_metrics_add_over_microbatches_and_average_over_steps() -> None:
