@@ -19,7 +19,7 @@ from torch import Tensor
 from rlvr.objectives.experience import Experience
 from rlvr.records import Completion, Group
 
-ROW_FIELDS = frozenset({"rewards", "correct", "truncated", "group_ids", "kept", "final_values"})
+ROW_FIELDS = frozenset({"rewards", "correct", "truncated", "group_ids", "kept", "final_values", "shared_lengths"})
 LAYOUT_FIELDS = frozenset({"row_ids", "row_starts"})
 
 
@@ -33,6 +33,9 @@ class Batch(Experience):
     """[T] int64: restart at 0 with each row."""
     row_starts: Tensor
     """[N + 1] int64: row i is the tokens row_starts[i]:row_starts[i + 1]."""
+    shared_lengths: Tensor | None = None
+    """[N] int64: first tokens of the row that all rows of its group begin with and that are computed once for them,
+    fewer than the row has; None: every row is computed by itself."""
 
     @property
     def num_tokens(self) -> int:
@@ -71,10 +74,25 @@ class Batch(Experience):
         for part in rows.tensor_split(min(num, self.num_rows)) if self.num_rows else ():
             yield self.select(part.to(self.row_starts.device))
 
-    def microbatch_rows(self, max_tokens: int, rows: Tensor | None = None) -> list[Tensor]:
-        """Shares rows out so that no microbatch is over `max_tokens` and all hold about as many tokens.
+    def sharing(self) -> Batch:
+        """The same batch with `shared_lengths` as large as they can be; 0 for a group of one."""
+        result = torch.zeros(self.num_rows, dtype=torch.int64)
+        members: dict[int, list[int]] = {}
+        for row, group in enumerate(self.group_ids.tolist()):
+            members.setdefault(group, []).append(row)
+        lengths, starts, token_ids = self.row_lengths.cpu(), self.row_starts.cpu(), self.token_ids.cpu()
+        for rows in members.values():
+            if len(rows) > 1:
+                columns = torch.arange(max(int(lengths[rows].min()) - 1, 0))
+                tokens = token_ids[starts[rows][:, None] + columns]
+                result[rows] = (tokens == tokens[0]).all(0).long().cumprod(0).sum()
+        return replace(self, shared_lengths=result.to(self.row_starts.device))
 
-        A row longer than `max_tokens` goes alone. Always the same for the same lengths.
+    def microbatch_rows(self, max_tokens: int, rows: Tensor | None = None) -> list[Tensor]:
+        """Shares rows out so that no microbatch computes over `max_tokens` and all compute about as many.
+
+        Rows with a shared beginning, which counts once, go together as far as that allows. A row longer than
+        `max_tokens` goes alone. Always the same for the same lengths.
 
         Args:
             rows: [n] int64, the rows to share out; None takes all.
@@ -82,22 +100,33 @@ class Batch(Experience):
         Returns:
             The ascending row numbers [n_k] of each microbatch.
         """
-        lengths: list[int] = self.row_lengths.tolist()
         wanted: list[int] = list(range(self.num_rows)) if rows is None else rows.tolist()
-        alone = [[row] for row in wanted if lengths[row] > max_tokens]
-        rest = sorted((row for row in wanted if lengths[row] <= max_tokens), key=lambda row: (-lengths[row], row))
-        num_bins = -(-sum(lengths[row] for row in rest) // max_tokens)
-        shared = _share_out(rest, lengths, num_bins)
-        while any(sum(lengths[row] for row in part) > max_tokens for part in shared):
+        parts = self._together(wanted, max_tokens)
+        alone = [part for part in parts if part.num_tokens > max_tokens]
+        rest = sorted((part for part in parts if part.num_tokens <= max_tokens), key=lambda p: (-p.num_tokens, p.rows))
+        num_bins = -(-sum(part.num_tokens for part in rest) // max_tokens)
+        bins = _share_out(rest, num_bins)
+        while any(part.num_tokens > max_tokens for part in bins):
             num_bins += 1
-            shared = _share_out(rest, lengths, num_bins)
+            bins = _share_out(rest, num_bins)
         device = self.row_starts.device
-        return [torch.tensor(sorted(part), device=device) for part in sorted(alone + shared, key=min)]
+        return [torch.tensor(sorted(p.rows), device=device) for p in sorted(alone + bins, key=lambda p: min(p.rows))]
 
-    def microbatches(self, max_tokens: int) -> Iterator[Batch]:
-        """The parts of `microbatch_rows`."""
-        for rows in self.microbatch_rows(max_tokens):
-            yield self.select(rows)
+    def _together(self, rows: Sequence[int], max_tokens: int) -> list[_Rows]:
+        """Rows one by one, those that share a beginning together as far as `max_tokens` allows."""
+        lengths: list[int] = self.row_lengths.tolist()
+        shared: list[int] = [0] * self.num_rows if self.shared_lengths is None else self.shared_lengths.tolist()
+        groups: list[int] = self.group_ids.tolist()
+        parts: list[_Rows] = []
+        last: dict[int, _Rows] = {}
+        for row in rows:
+            together = last.get(groups[row]) if shared[row] else None
+            if together is not None and together.num_tokens + lengths[row] - shared[row] <= max_tokens:
+                together.add(row, lengths[row] - shared[row])
+            else:
+                parts.append(_Rows([row], lengths[row]))
+                last[groups[row]] = parts[-1]
+        return parts
 
     def to(self, device: torch.device | str) -> Batch:
         """The same batch on `device`."""
@@ -189,12 +218,25 @@ def _layout(lengths: Tensor) -> dict[str, Tensor]:
     }
 
 
-def _share_out(rows: Sequence[int], lengths: Sequence[int], num_bins: int) -> list[list[int]]:
-    """Rows, longest first, each into the bin that is lightest so far (Graham's longest-processing-time rule)."""
-    bins: list[list[int]] = [[] for _ in range(num_bins)]
+@dataclass
+class _Rows:
+    """Rows that go together, and the tokens they take."""
+
+    rows: list[int]
+    num_tokens: int
+
+    def add(self, row: int, num_tokens: int) -> None:
+        self.rows.append(row)
+        self.num_tokens += num_tokens
+
+
+def _share_out(parts: Sequence[_Rows], num_bins: int) -> list[_Rows]:
+    """Parts, largest first, each into the bin that is lightest so far (Graham's longest-processing-time rule)."""
+    bins = [_Rows([], 0) for _ in range(num_bins)]
     heap = [(0, number) for number in range(num_bins)]
-    for row in rows:
+    for part in parts:
         load, number = heap[0]
-        bins[number].append(row)
-        heapq.heapreplace(heap, (load + lengths[row], number))
-    return [part for part in bins if part]
+        bins[number].rows += part.rows
+        bins[number].num_tokens = load + part.num_tokens
+        heapq.heapreplace(heap, (bins[number].num_tokens, number))
+    return [part for part in bins if part.rows]

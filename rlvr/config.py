@@ -149,6 +149,8 @@ class PolicyConfig:
     """Most tokens (prompts included) in one forward and backward; a longer row goes alone."""
     logprob_chunk_tokens: Positive = 1024
     """Tokens whose [tokens, vocabulary] logits exist at once."""
+    share_prompts: bool = True
+    """Compute the prompt, and whatever else the completions of a group begin with, once for all of them."""
     gradient_checkpointing: bool = False
     """Recompute activations in backward: less memory, about a third more compute."""
     device: Literal["auto", "cpu", "cuda"] = "auto"

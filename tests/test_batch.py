@@ -176,4 +176,4 @@ def test_microbatches_of_chosen_rows_only() -> None:
     batch = sized_batch([5, 6, 7, 8])
     parts = batch.microbatch_rows(9, torch.tensor([0, 3]))
     assert [part.tolist() for part in parts] == [[0], [3]]
-    assert [part.group_ids.tolist() for part in batch.microbatches(13)] == [[0, 3], [1, 2]]
+    assert [rows.tolist() for rows in batch.microbatch_rows(13)] == [[0, 3], [1, 2]]

@@ -6,7 +6,7 @@ Shape legend: N rows, T tokens of all rows end to end, t of one microbatch.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 import torch
@@ -27,10 +27,11 @@ class Microbatches:
 
     Args:
         max_tokens: of one microbatch; a longer row goes alone. Halved for good when the GPU's memory does not suffice.
+        share_prompts: compute what the rows of a group begin with once.
     """
 
-    def __init__(self, max_tokens: int) -> None:
-        self._max_tokens = max_tokens
+    def __init__(self, max_tokens: int, *, share_prompts: bool) -> None:
+        self._max_tokens, self._share_prompts = max_tokens, share_prompts
 
     @torch.no_grad()
     def fill(self, batch: Batch, device: torch.device, forward: Callable[[Batch], Tensor]) -> Tensor:
@@ -38,8 +39,8 @@ class Microbatches:
 
         def work(max_tokens: int) -> Tensor:
             result = torch.zeros(batch.num_tokens, device=batch.token_ids.device)
-            for rows in batch.microbatch_rows(max_tokens, _active_rows(batch)):
-                values = forward(batch.select(rows).to(device))
+            for rows, part in self._cut(batch, max_tokens):
+                values = forward(part.to(device))
                 result[batch.token_index(rows)] = values.to(result.device)
             return result
 
@@ -61,13 +62,20 @@ class Microbatches:
         def work(max_tokens: int) -> dict[str, float]:
             reset()
             parts = []
-            for rows in minibatch.microbatch_rows(max_tokens, _active_rows(minibatch)):
-                loss, metrics = loss_of(minibatch.select(rows), minibatch.token_index(rows))
+            for rows, part in self._cut(minibatch, max_tokens):
+                loss, metrics = loss_of(part, minibatch.token_index(rows))
                 loss.backward()
                 parts.append({name: float(value) for name, value in metrics.items()})
             return over_microbatches(parts)
 
         return self._within_memory(work)
+
+    def _cut(self, batch: Batch, max_tokens: int) -> Iterator[tuple[Tensor, Batch]]:
+        """The rows of each microbatch, and the microbatch."""
+        if self._share_prompts:
+            batch = batch.sharing()
+        for rows in batch.microbatch_rows(max_tokens, _active_rows(batch)):
+            yield rows, batch.select(rows)
 
     def _within_memory(self, work: Callable[[int], R]) -> R:
         """Runs `work(tokens per microbatch)`, again with half as many whenever the GPU's memory does not suffice."""

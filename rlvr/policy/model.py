@@ -16,6 +16,7 @@ from rlvr.batch import Batch, pack
 from rlvr.config import ModelConfig
 from rlvr.errors import ModelError
 from rlvr.policy import attention
+from rlvr.policy.layout import layout
 from rlvr.policy.logprobs import Head, token_logprobs
 
 if TYPE_CHECKING:
@@ -65,14 +66,14 @@ def hidden_states(backbone: nn.Module, batch: Batch) -> Tensor:
         backbone: with packed attention, see `prepare`.
         batch: on its device.
     """
+    segments = layout(batch)
     output = backbone(
-        input_ids=batch.token_ids[None],
-        position_ids=batch.position_ids[None],
+        input_ids=batch.token_ids[segments.tokens][None],
+        position_ids=batch.position_ids[segments.tokens][None],
         use_cache=False,
-        row_starts=batch.row_starts.int(),
-        longest_row=int(batch.row_lengths.max()),
+        layout=segments,
     )
-    hidden = output.last_hidden_state[0]
+    hidden = output.last_hidden_state[0][segments.places]
     assert isinstance(hidden, Tensor)
     return hidden
 

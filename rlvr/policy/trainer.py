@@ -93,7 +93,7 @@ class Policy:
         """Counts the calls that changed the weights."""
         self._options, self._total_updates, self._temperature, self._seed = options, total_updates, temperature, seed
         self._num_steps = self._num_batches = 0
-        self._microbatches = Microbatches(options.tokens_per_microbatch)
+        self._microbatches = Microbatches(options.tokens_per_microbatch, share_prompts=options.share_prompts)
         self._reference = reference or Reference(model)
         self._optimizer = MasterAdamW(
             self.model.module.parameters(),

@@ -5,6 +5,7 @@ from torch import Tensor
 from rlvr.batch import pack
 from rlvr.errors import ModelError
 from rlvr.policy.attention import packed_attention
+from rlvr.policy.layout import layout
 from rlvr.policy.model import prepare
 
 from .examples import VOCABULARY, tiny_llama
@@ -57,14 +58,14 @@ def test_tokens_never_see_later_ones() -> None:
 @pytest.mark.parametrize("form", [{"softcap": 50.0}, {"s_aux": torch.zeros(2)}])
 def test_attention_of_another_form_is_refused(form: dict[str, object]) -> None:
     heads: list[Tensor] = [torch.zeros(1, 2, 9, 4)] * 3
-    starts = torch.tensor([0, 9], dtype=torch.int32)
+    one_row = layout(pack([([1], [1] * 8)]))
     with pytest.raises(ModelError, match="soft-caps or sinks"):
-        packed_attention(torch.nn.Identity(), *heads, None, row_starts=starts, longest_row=9, **form)
+        packed_attention(torch.nn.Identity(), *heads, None, layout=one_row, **form)
 
 
 def test_rows_longer_than_a_sliding_window_are_refused() -> None:
     heads: list[Tensor] = [torch.zeros(1, 2, 9, 4)] * 3
-    starts = torch.tensor([0, 9], dtype=torch.int32)
-    packed_attention(torch.nn.Identity(), *heads, None, row_starts=starts, longest_row=9, sliding_window=9)
+    one_row = layout(pack([([1], [1] * 8)]))
+    packed_attention(torch.nn.Identity(), *heads, None, layout=one_row, sliding_window=9)
     with pytest.raises(ModelError, match="sliding window of 8"):
-        packed_attention(torch.nn.Identity(), *heads, None, row_starts=starts, longest_row=9, sliding_window=8)
+        packed_attention(torch.nn.Identity(), *heads, None, layout=one_row, sliding_window=8)
