@@ -53,6 +53,21 @@ def token_logprobs(
     return logprobs, entropy
 
 
+@torch.no_grad()
+def topk_logprobs(hidden: Tensor, head: Head, topk_ids: Tensor, wanted: Tensor) -> Tensor:
+    """[T, K]: log-probs, without gradient, of the tokens `topk_ids` [T, K] in the place of each wanted one; else -inf.
+
+    Other arguments as `token_logprobs`.
+    """
+    places = wanted.nonzero().squeeze(-1)
+    chunks = Chunks(hidden[places - 1], head.weight, head)
+    values = chunks.work.new_empty(len(places), topk_ids.shape[-1])
+    with exact_products(head.weight):
+        for part in chunks:
+            values[part] = chunks.logprobs(part).gather(-1, topk_ids[places[part]])
+    return values.new_full(topk_ids.shape, -torch.inf).index_put((places,), values)
+
+
 class _TokenLogprobs(torch.autograd.Function):
     """Chunked log-softmax; backward computes each chunk's logits again.
 

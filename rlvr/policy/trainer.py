@@ -21,7 +21,7 @@ from rlvr.objectives.aggregation import Weights
 from rlvr.objectives.objective import Objective
 from rlvr.policy.critic import Critic, explained_variance
 from rlvr.policy.exact_kl import exact_kl
-from rlvr.policy.logprobs import Head, token_logprobs
+from rlvr.policy.logprobs import Head, token_logprobs, topk_logprobs
 from rlvr.policy.microbatches import Metrics, Microbatches, over_steps
 from rlvr.policy.model import CausalModel, copy_weights, load_model
 from rlvr.policy.optimizer import MasterAdamW, learning_rate
@@ -220,7 +220,12 @@ class Policy:
         def loss_of(forward: Forward) -> tuple[Tensor, Metrics]:
             part, part_weights = forward.part, weights[forward.tokens]
             exact = self._exact_kl(forward) if objective.needs_exact_kl else None
-            loss, metrics = objective.loss(forward.logprobs, part, part_weights, forward.entropy, exact_kl=exact)
+            topk = None
+            if part.topk_ids is not None:
+                topk = topk_logprobs(forward.hidden, forward.head, part.topk_ids, part.loss_mask)
+            loss, metrics = objective.loss(
+                forward.logprobs, part, part_weights, forward.entropy, exact_kl=exact, topk_logprobs=topk
+            )
             if critic is not None:
                 value_loss, value_metrics = critic.loss(forward.hidden, part, objective, part_weights)
                 loss, metrics = loss + value_loss, metrics | value_metrics
