@@ -45,6 +45,9 @@ class Verifier(Protocol):
     is_outcome: ClassVar[bool]
     """Whether it says if the response is right; the others only shape the reward."""
 
+    rewards_steps: ClassVar[bool] = False
+    """Whether its verdicts hold `step_rewards`."""
+
     def __call__(self, case: Case) -> Verdict:
         """The verdict with the unweighted reward."""
         ...

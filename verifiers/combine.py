@@ -14,6 +14,7 @@ from rlvr.verifiers.base import Case, OutcomeVerifier, Verifier, amending
 class Combined:
     """`reward = sum of weight * part`; `parts` holds the unweighted rewards by name.
 
+    Beside a verifier that rewards steps, what the others give stands at the end of the response, as its last step.
     Status and extracted answer are those of the outcome verifiers (the first that is not correct); shaping never
     changes them. A fault in any part makes the whole a fault: half a reward would be a wrong reward.
 
@@ -30,9 +31,9 @@ class Combined:
         verdicts: dict[str, Verdict] = {}
         # Shaping first: it is quick, and a late outcome then still has its company.
         for name, verifier in sorted(self.verifiers.items(), key=lambda item: item[1].is_outcome):
-            with amending(partial(self._late, dict(verdicts), name)):
+            with amending(partial(self._late, case, dict(verdicts), name)):
                 verdicts[name] = verifier(case)
-        return self._join(verdicts)
+        return self._join(case, verdicts)
 
     def prepare(self) -> None:
         for verifier in self.verifiers.values():
@@ -43,10 +44,10 @@ class Combined:
         """The first verifier that says what is right."""
         return next((v for v in self.verifiers.values() if v.is_outcome), None)  # type: ignore[return-value]
 
-    def _late(self, done: Mapping[str, Verdict], name: str, late: Verdict) -> Verdict:
-        return self._join({**done, name: late})
+    def _late(self, case: Case, done: Mapping[str, Verdict], name: str, late: Verdict) -> Verdict:
+        return self._join(case, {**done, name: late})
 
-    def _join(self, verdicts: Mapping[str, Verdict]) -> Verdict:
+    def _join(self, case: Case, verdicts: Mapping[str, Verdict]) -> Verdict:
         ordered = {name: verdicts[name] for name in self.verifiers if name in verdicts}
         fault = next((verdict for verdict in ordered.values() if verdict.is_fault), None)
         if fault is not None:
@@ -59,6 +60,19 @@ class Combined:
             status=deciding.status,
             parts={name: verdict.reward for name, verdict in ordered.items()},
             extracted=deciding.extracted,
-            step_rewards=[(at, weights[name] * r) for name, v in ordered.items() for at, r in v.step_rewards],
+            step_rewards=self._step_rewards(case, ordered),
             detail=deciding.detail,
         )
+
+    def _step_rewards(self, case: Case, verdicts: Mapping[str, Verdict]) -> list[tuple[int, float]]:
+        steps: list[tuple[int, float]] = []
+        at_the_end = 0.0
+        for name, verdict in verdicts.items():
+            verifier = self.verifiers[name]
+            if verifier.rewards_steps:
+                steps += [(at, verifier.weight * reward) for at, reward in verdict.step_rewards]
+            else:
+                at_the_end += verifier.weight * verdict.reward
+        if not any(verifier.rewards_steps for verifier in self.verifiers.values()):
+            return []
+        return [*sorted(steps), (len(case.response), at_the_end)]
