@@ -23,10 +23,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from rlvr.records import Verdict
-from rlvr.validation import STRICT
 from rlvr.verifiers.answers.expressions import evaluate
 from rlvr.verifiers.answers.values import TooLargeError, UnreadableError
-from rlvr.verifiers.base import Case, Verifier, Weight
+from rlvr.verifiers.base import Case, Verifier
 
 MAX_CHARACTERS = 200
 """A longer step is wrong."""
@@ -46,12 +45,9 @@ _NUMERAL = re.compile(r"\d+(?:\.\d+)?")
 class ArithmeticSteps(Verifier):
     """A reward of 1 or 0 at the end of each step (process supervision: DeepSeekMath, arXiv 2402.03300, 4.1.3)."""
 
-    __pydantic_config__ = STRICT
     is_outcome: ClassVar[bool] = False
     rewards_steps: ClassVar[bool] = True
 
-    weight: Weight = 1.0
-    """Multiplies the reward of each step, and their share in the sum."""
     grounded: bool = True
     """A step may only calculate with numbers of the question and of earlier steps, or with their digits."""
 

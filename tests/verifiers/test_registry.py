@@ -38,6 +38,9 @@ def test_every_option_has_a_meaning_and_a_default(name):
         ({"math": {"weight": "1"}}, "verifier.math.weight='1': .*number"),
         ({"math": {"weight": float("nan")}}, "verifier.math.weight=nan: .*finite"),
         ({"math": {"thinking": "maybe"}}, "verifier.math.thinking='maybe': .*'optional', 'required' or 'searched'"),
+        ({"math": {"gate": True}, "format": {}}, "verifier.math.gate=True: .*number"),
+        ({"math": {"cap": 0}}, "verifier.math.cap=0: should be greater than 0"),
+        ({"math": {"gate": 1}}, "verifier.math.gate=1.0: there is no other verifier to hold back"),
         ({"math": 3}, "verifier.math=3: give a mapping of options"),
     ],
 )
