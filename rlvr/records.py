@@ -75,7 +75,8 @@ class Verdict:
     extracted: str | None = None
     """The answer that was found and compared."""
     step_rewards: list[tuple[int, float]] = field(default_factory=list)
-    """Process rewards: (character offset at which a step ends, reward)."""
+    """Process rewards in the order of the text: (offset just past the step's last character, reward). One at the very
+    end of the text belongs to the completion's last token."""
     detail: str = ""
     """Why, in one line, for whoever reads the rollout."""
 

@@ -76,11 +76,20 @@ def _dataclass_in(hint: Any) -> type | None:
 @cache
 def field_docs(options: type) -> dict[str, str]:
     """Field name -> the string literal written under the field in the dataclass's source, on one line."""
+    docs: dict[str, str] = {}
+    for owner in reversed(options.__mro__):
+        if dataclasses.is_dataclass(owner):
+            docs |= _own_field_docs(owner)
+    return docs
+
+
+def _own_field_docs(options: type) -> dict[str, str]:
     body = ast.parse(textwrap.dedent(inspect.getsource(options))).body[0]
     assert isinstance(body, ast.ClassDef)
+    names = {field.name for field in dataclasses.fields(options)}  # without class variables
     docs: dict[str, str] = {}
     for field, below in zip(body.body, body.body[1:], strict=False):
-        if not (isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)):
+        if not (isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and field.target.id in names):
             continue
         if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant) and isinstance(below.value.value, str):
             docs[field.target.id] = " ".join(below.value.value.split())

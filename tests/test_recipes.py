@@ -168,6 +168,8 @@ def test_train_help_lists_recipes_groups_and_every_key(capsys):
     shown = capsys.readouterr().out
     for name in [*NAMES, *(choice for _, choice in CHOICES)]:
         assert name in shown
+    assert "  verifier.NAME.gate=null" in shown
+    assert "  verifier.math.thinking=optional" in shown
     for key, _, _, meaning in flat_fields(TrainConfig):
         assert key == "verifier" or f"  {key}=" in shown
         assert key == "verifier" or meaning.split()[0] in shown

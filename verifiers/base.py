@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, Protocol
+from typing import Annotated, Any, ClassVar, Protocol, runtime_checkable
 
 from pydantic import Field
 
 from rlvr.records import FinishReason, Verdict
+from rlvr.validation import STRICT
 
 Weight = Annotated[float, Field(allow_inf_nan=False)]
-"""What a verifier's reward is multiplied by in the sum."""
 
 
 @dataclass(frozen=True)
@@ -33,27 +34,38 @@ class Case:
     """Other columns of the data row."""
 
 
-class Verifier(Protocol):
+@dataclass(frozen=True, kw_only=True)
+class Verifier(ABC):
     """Judges one case. Stateless across cases except for caches; may be slow or hang: callers run it under a deadline.
 
-    `verifiers/NAME.py` holds the class `Name`: a frozen dataclass whose fields are its options.
+    `verifiers/NAME.py` holds the class `Name`: a frozen dataclass whose fields are its options, besides those here.
     """
 
-    weight: float
-    """What its reward is multiplied by when verifiers are combined."""
+    __pydantic_config__ = STRICT
 
     is_outcome: ClassVar[bool]
     """Whether it says if the response is right; the others only shape the reward."""
 
+    rewards_steps: ClassVar[bool] = False
+    """Whether its verdicts hold `step_rewards`."""
+
+    weight: Weight = 1.0
+    """What its reward is multiplied by in the sum."""
+    gate: Weight | None = None
+    """Least reward (before the weight) for what the other verifiers give above 0 to count; unset: no gate."""
+    cap: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    """Most that its weighted reward adds to the sum or takes from it; unset: no limit."""
+
+    @abstractmethod
     def __call__(self, case: Case) -> Verdict:
         """The verdict with the unweighted reward."""
-        ...
 
-    def prepare(self) -> None:
+    def prepare(self) -> None:  # noqa: B027 - most need nothing
         """Imports what calls will need, so that no case pays for it."""
 
 
-class OutcomeVerifier(Verifier, Protocol):
+@runtime_checkable
+class OutcomeVerifier(Protocol):
     """A verifier that can write its own test: a response it must accept and one it must reject."""
 
     def right_answer(self, reference: Any) -> str: ...

@@ -22,20 +22,16 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from rlvr.records import Verdict
-from rlvr.validation import STRICT
 from rlvr.verifiers.answers.extract import last_box
-from rlvr.verifiers.base import Case, Verifier, Weight
+from rlvr.verifiers.base import Case, Verifier
 
 
 @dataclass(frozen=True)
 class Format(Verifier):
     """1 when the response keeps to the format, else 0 (DeepSeek-R1, arXiv 2501.12948, section 2.2.2)."""
 
-    __pydantic_config__ = STRICT
     is_outcome: ClassVar[bool] = False
 
-    weight: Weight = 1.0
-    """Multiplies the reward in the sum."""
     boxed: bool = False
     """The answer must hold a non-empty `\\boxed{}` as well."""
     opened_by_prompt: bool = False

@@ -43,14 +43,13 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field
 
 from rlvr.records import Status, Verdict
-from rlvr.validation import STRICT
 from rlvr.verifiers.answers import compare, symbolic
 from rlvr.verifiers.answers.extract import Thinking, extract, last_box
 from rlvr.verifiers.answers.leaves import Leaf, spelling
 from rlvr.verifiers.answers.normalize import normalize
 from rlvr.verifiers.answers.structures import Node, readings
 from rlvr.verifiers.answers.values import TooLargeError, UnreadableError
-from rlvr.verifiers.base import Case, Verifier, Weight, if_late
+from rlvr.verifiers.base import Case, Verifier, if_late
 
 MAX_CHARACTERS = 2000
 """Longest answer or reference that is compared."""
@@ -66,11 +65,8 @@ class Math(Verifier):
     A reference is a string (LaTeX or plain, `\\boxed{}` and `####` understood), a number, or a list of alternatives.
     """
 
-    __pydantic_config__ = STRICT
     is_outcome: ClassVar[bool] = True
 
-    weight: Weight = 1.0
-    """Multiplies the reward in the sum."""
     thinking: Thinking = "optional"
     """`required`: no `</think>`, no answer; `optional`: reasoning is cut off where there is any; `searched`: never."""
     answer_marks: tuple[str, ...] = ("Answer:",)

@@ -26,19 +26,15 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 
 from rlvr.records import Verdict
-from rlvr.validation import STRICT
-from rlvr.verifiers.base import Case, Verifier, Weight
+from rlvr.verifiers.base import Case, Verifier
 
 
 @dataclass(frozen=True)
 class Overlong(Verifier):
     """Penalty in [-1, 0] by the number of generated tokens."""
 
-    __pydantic_config__ = STRICT
     is_outcome: ClassVar[bool] = False
 
-    weight: Weight = 1.0
-    """Multiplies the penalty in the sum."""
     max_tokens: Annotated[int, Field(gt=0)] = 20480
     """Length from which the penalty is whole; set it to `rollout.max_new_tokens`. DAPO: 20480."""
     cache_tokens: Annotated[int, Field(ge=0)] | None = None

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rlvr.errors import ConfigError
-from rlvr.validation import validate
+from rlvr.validation import flat_fields, validate
 from rlvr.verifiers.base import Verifier
 from rlvr.verifiers.combine import Combined
 
@@ -28,11 +28,14 @@ def build(options: Mapping[str, Mapping[str, Any] | None]) -> Combined:
         options: verifier name -> its options; None for no options.
 
     Raises:
-        ConfigError: no verifier, an unknown one, or a wrong option.
+        ConfigError: no verifier, an unknown one, a wrong option, or a gate with nothing behind it.
     """
     if not options:
         raise ConfigError("verifier", dict(options), f"name at least one of: {', '.join(names())}")
-    return Combined({name: _build_one(name, values) for name, values in options.items()})
+    verifiers = {name: _build_one(name, values) for name, values in options.items()}
+    if len(verifiers) == 1 and (gated := next((v for v in verifiers.values() if v.gate is not None), None)):
+        raise ConfigError(f"verifier.{next(iter(options))}.gate", gated.gate, "there is no other verifier to hold back")
+    return Combined(verifiers)
 
 
 def check(options: Mapping[str, Mapping[str, Any] | None]) -> None:
@@ -57,6 +60,20 @@ def verifier_class(name: str) -> type[Verifier]:
     class_name = "".join(part.capitalize() for part in name.split("_"))
     found: type[Verifier] = getattr(import_module(f"{__package__}.{name}"), class_name)
     return found
+
+
+def verifier_options() -> list[tuple[str, Any, Any, str]]:
+    """(key, type, default, meaning) of every verifier's options; those that all have once, as `verifier.NAME.…`."""
+    common = flat_fields(Verifier)
+    return [
+        *flat_fields(Verifier, "verifier.NAME."),
+        *(
+            row
+            for name in names()
+            for row in flat_fields(verifier_class(name), f"verifier.{name}.")
+            if row[0].rpartition(".")[2] not in {key for key, *_ in common}
+        ),
+    ]
 
 
 def _build_one(name: str, values: Mapping[str, Any] | None) -> Verifier:

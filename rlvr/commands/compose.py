@@ -127,6 +127,7 @@ def compose(overrides: list[str], source: YamlSource) -> Composed:
     assert isinstance(values, dict)
     if "recipe" in values:
         raise ConfigError("recipe", choices.get("recipe"), "its file must begin with the line `# @package _global_`")
+    _check_verifiers(parsed, origins)
     for override in parsed:
         if override.key_or_group not in source.groups() and not override.is_delete():
             origins |= dict.fromkeys(_flat({override.key_or_group: override.value()}), "command line")
@@ -212,6 +213,17 @@ def _check_choice(override: Override, source: YamlSource) -> None:
     for name in chosen if isinstance(chosen, list) else [chosen]:
         if str(name) not in known:
             raise ConfigError(group, name, f"there is no such choice; {nearest(str(name), list(known))}")
+
+
+def _check_verifiers(overrides: list[Override], origins: Mapping[str, str]) -> None:
+    """An option chooses no verifier: refuses `verifier.overlong.weight=2` where the files name none of that name."""
+    chosen = list(dict.fromkeys(key.split(".")[1] for key in origins if key.startswith("verifier.")))
+    for override in overrides:
+        group, _, name = override.key_or_group.partition(".")
+        name = name.partition(".")[0]
+        if group == "verifier" and name and name not in chosen and not override.is_delete():
+            mend = f"the run has no verifier {name}; choose it as well: verifier=[{','.join([*chosen, name])}]"
+            raise ConfigError(override.key_or_group, override.value(), mend)
 
 
 def nearest(name: str, known: list[str]) -> str:

@@ -26,6 +26,7 @@ from rlvr.errors import ConfigError
 from rlvr.evaluate import EvalResult, evaluate, write_json
 from rlvr.observe.console import Console, counted
 from rlvr.validation import STRICT, flat_fields, validate
+from rlvr.verifiers.registry import verifier_options
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -127,7 +128,10 @@ def eval_run_config(overrides: list[str], source: YamlSource) -> EvalRunConfig:
         if not any(text.startswith((f"{group}=", f"{group}.path=")) for text in overrides):
             known = ", ".join(source.choices(group))
             raise ConfigError(group, None, f"name {what}: {group}=PATH, or one of {known}")
-    config = validate(EvalRunConfig, compose(overrides, source).values)
+    composed = compose(overrides, source)
+    if not any(key.startswith("rollout.") and origin == "command line" for key, origin in composed.origins.items()):
+        composed.values.pop("rollout", None)  # for the verifiers' files alone
+    config = validate(EvalRunConfig, composed.values)
     check_samples(config.sampling)
     if config.model.path == TINY:
         raise ConfigError("model", TINY, "is made anew by each run; name the folder that `rlvr export` wrote")
@@ -187,7 +191,8 @@ def _module(config: EvalRunConfig) -> PreTrainedModel | None:
 
 def usage(source: YamlSource) -> str:
     """The text of `rlvr eval --help`."""
-    rows = [f"  {key:<26} {meaning} [{default}]" for key, _, default, meaning in flat_fields(EvalRunConfig)]
+    keys = [*flat_fields(EvalRunConfig), *verifier_options()]
+    rows = [f"  {key:<26} {meaning} [{default}]" for key, _, default, meaning in keys]
     choices = [f"{group}= takes a path or one of: {', '.join(source.choices(group))}" for group in ("model", "data")]
     flag = "--config-dir DIR: more choices for model=, data= and verifier=, laid out as DIR/data/mine.yaml"
     return "\n".join([f"usage: {USAGE}", "", *choices, flag, "", *rows])

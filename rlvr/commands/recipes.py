@@ -15,6 +15,7 @@ from rlvr.commands.compose import YamlSource, compose, nearest
 from rlvr.config import TrainConfig, train_config
 from rlvr.errors import ConfigError
 from rlvr.validation import flat_fields
+from rlvr.verifiers.registry import verifier_options
 
 USAGE = "rlvr recipes [RECIPE [key=value ...] | GROUP] [--config-dir DIR]"
 WIDTH = 116
@@ -88,7 +89,7 @@ def _flow(value: Any) -> str:
 
 def key_lines() -> Iterator[str]:
     """Every key of a run with its default and its meaning."""
-    for key, _, default, meaning in flat_fields(TrainConfig):
+    for key, _, default, meaning in [*flat_fields(TrainConfig), *verifier_options()]:
         if key != "verifier":
             yield from _key_lines(key, default, meaning)
 

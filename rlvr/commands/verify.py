@@ -20,7 +20,7 @@ from rlvr.records import Verdict
 from rlvr.scoring import Scorer, status_counts
 from rlvr.validation import STRICT, flat_fields, validate
 from rlvr.verifiers.base import Case
-from rlvr.verifiers.registry import build, names, verifier_class
+from rlvr.verifiers.registry import build, verifier_options
 
 SOURCE = YamlSource(primary="verify")
 
@@ -188,10 +188,8 @@ def table(ids: Sequence[Any], verdicts: Sequence[Verdict], seconds: Sequence[flo
 def usage() -> str:
     """The text of `rlvr verify --help`."""
     head = "usage: rlvr verify verifier=NAME|[NAME,...] input=ROWS.jsonl output=SCORES.jsonl [key=value ...]"
-    rows = [f"  {key:<28} {meaning}{_default(default)}" for key, _, default, meaning in flat_fields(VerifyRunConfig)]
-    for name in names():
-        options = flat_fields(verifier_class(name), f"verifier.{name}.")
-        rows += [f"  {key:<28} {meaning}{_default(default)}" for key, _, default, meaning in options]
+    keys = [*flat_fields(VerifyRunConfig), *verifier_options()]
+    rows = [f"  {key:<28} {meaning}{_default(default)}" for key, _, default, meaning in keys]
     return "\n".join([head, "", *rows])
 
 

@@ -37,6 +37,16 @@ def test_the_shell_wins_over_the_recipe_and_the_recipe_over_the_group():
     assert composed.origins["steps"] == "recipe/quickstart.yaml"
 
 
+def test_an_option_of_a_verifier_does_not_choose_it():
+    config = configure(["recipe=quickstart", "verifier.format.gate=1", "verifier.math.cap=0.5"], SOURCE)
+    assert (config.verifier["format"]["gate"], config.verifier["math"]["cap"]) == (1, 0.5)
+    with pytest.raises(
+        ConfigError, match=r"verifier.overlong.weight=2: .* choose it as well: .*\[math,format,overlong\]"
+    ):
+        configure(["recipe=quickstart", "verifier.overlong.weight=2"], SOURCE)
+    assert "format" not in configure(["recipe=quickstart", "~verifier.format"], SOURCE).verifier
+
+
 def test_a_run_is_named_after_its_recipe_unless_told_otherwise():
     assert configure(["recipe=quickstart"], SOURCE).name == "quickstart"
     assert configure(["recipe=quickstart", "name=mine"], SOURCE).name == "mine"

@@ -33,6 +33,13 @@ def test_held_out_rows_unless_told_otherwise() -> None:
     assert options("model=smollm2", "data=arithmetic", "data.split=train").data.split == "train"
 
 
+def test_a_verifiers_file_may_ask_for_the_length_limit() -> None:
+    config = options("model=smollm2", "data=svamp", "verifier=[math,overlong]", "max_new_tokens=64")
+    assert config.verifier["overlong"]["max_tokens"] == 64
+    with pytest.raises(ConfigError, match=r"rollout=.*there is no such key"):
+        options("model=smollm2", "data=svamp", "rollout.max_new_tokens=64")
+
+
 def test_a_path_stands_where_a_choice_may(tmp_path: Path) -> None:
     config = options(f"model={tmp_path}", "data=procedural:arithmetic")
     assert (config.model.path, config.data.path) == (str(tmp_path), "procedural:arithmetic")

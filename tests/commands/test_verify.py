@@ -66,7 +66,7 @@ def test_shaping_alone_needs_no_reference(files):
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        ([], "verifier=None: name one or several of format, math, overlong"),
+        ([], "verifier=None: name one or several of arithmetic_steps, "),
         (["verifier=mth"], "did you mean math?"),
         (
             ["verifier=math", "verifier.math.wight=2"],
