@@ -17,6 +17,7 @@ from rlvr.objectives.needs import Needs
 from rlvr.objectives.spec import ObjectiveSpec
 from rlvr.validation import STRICT, validate
 from rlvr.verifiers.registry import check as check_verifiers
+from rlvr.verifiers.registry import verifier_class
 
 Positive = Annotated[int, Field(gt=0)]
 NonNegative = Annotated[int, Field(ge=0)]
@@ -315,7 +316,7 @@ def check_across(config: TrainConfig) -> list[str]:
     """
     warned = check_objective(config.objective, group_size=config.rollout.group_size, top_p=config.rollout.top_p)
     check_verifiers(config.verifier)
-    _check_fed(config.objective)
+    _check_steps(config)
     _check_batch(config)
     _check_data(config)
     _check_eval(config)
@@ -340,16 +341,11 @@ def _warnings(config: TrainConfig) -> list[str]:
     return warned
 
 
-def _check_fed(objective: ObjectiveSpec) -> None:
-    """Refuses what the objectives can do and the trainer does not feed yet."""
-    needs = Needs(objective)
-    unfed = (
-        (needs.needs_step_rewards, "advantage.credit", objective.advantage.credit, "step rewards; take outcome"),
-        (needs.needs_top_k, "trust.divergence", objective.trust.divergence, "top-K log-probs; take binary_tv"),
-    )
-    for needed, key, value, what in unfed:
-        if needed:
-            raise ConfigError(f"objective.{key}", value, f"the trainer does not compute {what} instead")
+def _check_steps(config: TrainConfig) -> None:
+    steps = any(verifier_class(name).rewards_steps for name in config.verifier)
+    if Needs(config.objective).needs_step_rewards and not steps:
+        mend = "no verifier rewards steps; add one, as in verifier=[math,arithmetic_steps], or take outcome"
+        raise ConfigError("objective.advantage.credit", config.objective.advantage.credit, mend)
 
 
 def _check_batch(config: TrainConfig) -> None:

@@ -15,7 +15,8 @@ NAMES = sorted(path.stem for path in FOLDER.glob("*.yaml"))
 
 
 def load(name: str) -> dict[str, Any]:
-    return yaml.safe_load((FOLDER / f"{name}.yaml").read_text())
+    content = yaml.safe_load((FOLDER / f"{name}.yaml").read_text())
+    return content.get("objective", content)  # nested where a preset brings more than an objective
 
 
 def preset(name: str, max_new_tokens: int = 7) -> Objective:
