@@ -74,8 +74,8 @@ class Batch(Experience):
         for part in rows.tensor_split(min(num, self.num_rows)) if self.num_rows else ():
             yield self.select(part.to(self.row_starts.device))
 
-    def sharing(self) -> Batch:
-        """The same batch with `shared_lengths` as large as they can be; 0 for a group of one."""
+    def sharing(self, min_tokens: int = 1) -> Batch:
+        """The same batch with `shared_lengths` as large as they can be; 0 below `min_tokens` and for a group of one."""
         result = torch.zeros(self.num_rows, dtype=torch.int64)
         members: dict[int, list[int]] = {}
         for row, group in enumerate(self.group_ids.tolist()):
@@ -86,6 +86,7 @@ class Batch(Experience):
                 columns = torch.arange(max(int(lengths[rows].min()) - 1, 0))
                 tokens = token_ids[starts[rows][:, None] + columns]
                 result[rows] = (tokens == tokens[0]).all(0).long().cumprod(0).sum()
+        result[result < min_tokens] = 0
         return replace(self, shared_lengths=result.to(self.row_starts.device))
 
     def microbatch_rows(self, max_tokens: int, rows: Tensor | None = None) -> list[Tensor]:
