@@ -77,10 +77,10 @@ def _yaml_lines(values: dict[str, Any], origins: dict[str, str], prefix: str = "
             yield f"{indent}{name}:", ""
             yield from _yaml_lines(value, origins, f"{key}.")
         else:
-            yield f"{indent}{name}: {_flow(value)}", origins.get(key, "default")
+            yield f"{indent}{name}: {flow(value)}", origins.get(key, "default")
 
 
-def _flow(value: Any) -> str:
+def flow(value: Any) -> str:
     """The value as YAML on one line."""
     text: str = yaml.safe_dump(value, default_flow_style=True, width=10**6, allow_unicode=True)
     return text.removesuffix("...\n").strip()
@@ -94,7 +94,7 @@ def key_lines() -> Iterator[str]:
 
 
 def _key_lines(key: str, default: Any, meaning: str) -> list[str]:
-    head = f"  {key}={_flow(default)}"
+    head = f"  {key}={flow(default)}"
     gap = " " * 44
     folded = textwrap.wrap(meaning, WIDTH - len(gap)) or [""]
     if len(head) < len(gap):
