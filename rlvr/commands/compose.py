@@ -260,3 +260,11 @@ def flat(values: Any, prefix: str = "") -> dict[str, Any]:
         key = f"{prefix}{name}"
         leaves |= flat(value, f"{key}.") if isinstance(value, Mapping) and value else {key: value}
     return leaves
+
+
+def flow(value: Any) -> str:
+    """The value as YAML on one line."""
+    import yaml
+
+    text: str = yaml.safe_dump(value, default_flow_style=True, width=10**6, allow_unicode=True)
+    return text.removesuffix("...\n").strip()

@@ -9,8 +9,8 @@ from dataclasses import asdict, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
-from rlvr.commands.compose import YamlSource, compose, flat
-from rlvr.commands.recipes import WIDTH, flow
+from rlvr.commands.compose import YamlSource, compose, flat, flow
+from rlvr.commands.recipes import WIDTH
 from rlvr.config import TrainConfig, check_across, train_config
 from rlvr.errors import ConfigError
 from rlvr.objectives import formula
