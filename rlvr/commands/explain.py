@@ -52,7 +52,7 @@ def main(argv: list[str]) -> int:
     sections = {
         "Objective": objective(config),
         "Batch": batch(config),
-        "Log-probs, and what else the loss reads": inputs(config.objective),
+        "Log-probs, and what else the loss reads": inputs(config),
         "Values that are not the defaults": aligned(chosen(config, composed.origins), "  # "),
         "Warnings": folded(check_across(config)),
         "Single changes that would be refused": folded(refused(config)),
@@ -67,7 +67,7 @@ def objective(config: TrainConfig) -> list[str]:
     if spec.constant_length is None:
         spec = replace(spec, constant_length=config.rollout.max_new_tokens)
     lines = [*aligned(formula.equations(spec), " = "), "  where", *aligned(formula.symbols(spec), "  ", indent=4)]
-    return [*lines, *(f"  left out: {what}" for what in formula.left_out(spec))]
+    return [*lines, *folded(f"left out: {what}" for what in formula.left_out(spec))]
 
 
 def batch(config: TrainConfig) -> list[str]:
@@ -82,20 +82,22 @@ def batch(config: TrainConfig) -> list[str]:
         f"its completions: {rollout.max_new_tokens:,} tokens each at most, {rows * rollout.max_new_tokens:,} together",
         f"a microbatch: {policy.tokens_per_microbatch:,} tokens at most with prompts; its size changes no gradient",
         f"the run: {counted(config.steps, 'step')}, {counted(config.steps * rows, 'completion')}, "
-        f"{counted(config.steps * spec.num_steps, 'update')}",
+        f"{counted(config.total_updates, 'update')}",
     ]
     return [f"  {line}" for line in lines]
 
 
-def inputs(spec: ObjectiveSpec) -> list[str]:
+def inputs(config: TrainConfig) -> list[str]:
     """Each tensor that the loss reads: where it comes from, and which choice asks for it."""
-    needs = Needs(spec)
+    spec, needs = config.objective, Needs(config.objective)
+    reference, refresh = config.reference.path or "the start model", config.reference.refresh_every
+    again = f", every {refresh} steps of the policy as it is then" if refresh else ""
     kl = f"objective.kl.placement={spec.kl.placement}, objective.kl.coef={spec.kl.coef:g}"
     pairs = [
         ("policy", "the forward of each update, with gradient"),
         ("rollout", f"as the engine drew them; read by {', '.join(_readers_of_rollout(spec))}"),
         ("old", _old(needs)),
-        ("reference", f"a forward of the reference model: {kl}" if needs.needs_reference else f"none: {kl}"),
+        ("reference", f"a forward of {reference}{again}: {kl}" if needs.needs_reference else f"none: {kl}"),
         ("entropy", "from the same forward, " + ("with gradient" if needs.needs_entropy else "for the metrics only")),
     ]
     if needs.needs_exact_kl:
@@ -104,7 +106,8 @@ def inputs(spec: ObjectiveSpec) -> list[str]:
         why = f"objective.trust.divergence={spec.trust.divergence}"
         pairs.append(("top-k", f"the engine's {needs.needs_top_k} likeliest tokens, and the policy's there: {why}"))
     if needs.needs_critic:
-        pairs.append(("values", "a forward of the critic: objective.advantage.baseline=critic"))
+        whose = f"critic.backbone={config.critic.backbone}"
+        pairs.append(("values", f"a forward of the critic, {whose}: objective.advantage.baseline=critic"))
     if needs.needs_step_rewards:
         pairs.append(("step rewards", "of a verifier that rewards steps: objective.advantage.credit=process"))
     return aligned(pairs, "  ")

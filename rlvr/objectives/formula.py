@@ -105,6 +105,7 @@ FRAGMENTS: dict[str, dict[str, str]] = {
         "outcome": "groups whose completions are all correct or all not",
         "reward": "groups whose rewards are all equal",
     },
+    "filters.when_short": {"train": "then with those there are", "fail": "then the run stops"},
 }
 
 MEANINGS = {
@@ -152,8 +153,17 @@ def symbols(spec: ObjectiveSpec) -> list[tuple[str, str]]:
 def left_out(spec: ObjectiveSpec) -> list[str]:
     """What the filters take out of the sums, one line each."""
     filters, lines = spec.filters, []
+    unvaried = FRAGMENTS["filters.zero_variance_on"][filters.zero_variance_on]
     if filters.zero_variance:
-        lines.append(FRAGMENTS["filters.zero_variance_on"][filters.zero_variance_on])
+        lines.append(unvaried)
+    if filters.dynamic_sampling:
+        short = FRAGMENTS["filters.when_short"][filters.when_short]
+        surplus = "; prompts of surplus groups come again" if filters.carry_over else ""
+        lines.append(f"{unvaried}; further prompts take their place, in {filters.max_rounds} rounds, {short}{surplus}")
+    if filters.no_positive_resampling is not None:
+        lines.append(
+            f"in later epochs, prompts of which {filters.no_positive_resampling:.0%} of completions were correct"
+        )
     if filters.overlong_mask:
         counts = "counts" if filters.overlong_in_baseline else "does not count"
         lines.append(f"truncated completions, whose reward {counts} in the baseline")

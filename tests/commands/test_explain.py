@@ -73,8 +73,13 @@ def test_what_the_filters_leave_out_and_what_is_hardly_meant(capsys):
     ("overrides", "name", "text"),
     [
         (["objective=rloo", "objective.kl={placement: reward, estimator: k1, coef: 0.1}"], "old", "a forward before"),
-        (["objective=grpo", "objective.kl={placement: loss, coef: 0.1}"], "reference", "a forward of the reference"),
+        (
+            ["objective=grpo", "objective.kl={placement: loss, coef: 0.1}"],
+            "reference",
+            "a forward of the start model: objective.kl",
+        ),
         (["objective=reinforce"], "old", "no forward"),
+        (["objective=a2c"], "values", "a forward of the critic, critic.backbone=own: objective.advantage.baseline"),
         (["objective=dppo_tv", "objective.minibatches=4"], "old", "none: nothing reads them"),
         (["objective=dppo_tv"], "rollout", "as the engine drew them; read by objective.ratio.anchor=rollout"),
         (["objective.entropy.coef=0.1"], "entropy", "from the same forward, with gradient"),

@@ -61,6 +61,7 @@ CONTEXTS = [
     {"correction": {"kind": "mask", "low": 0.5}},
     {"entropy": {"coef": 0.01}},
     {"filters": {"zero_variance": True, "overlong_mask": True}},
+    {"filters": {"dynamic_sampling": True, "carry_over": True}},
 ]
 # Plain numbers to put in a key's place; those out of its range are refused and passed over.
 NUMBERS = [None, True, False, 0, 1, 0.37, 0.73, 1.37, 3, 5]
