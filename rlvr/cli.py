@@ -16,6 +16,10 @@ COMMANDS = {
     "eval": ("rlvr.commands.eval", "pass@k, avg@k and maj@k of a model on a data set"),
     "verify": ("rlvr.commands.verify", "run a verifier over rows of responses, without any model"),
     "recipes": ("rlvr.commands.recipes", "list the recipes, or show one resolved with the source of each value"),
+    "explain": (
+        "rlvr.commands.explain",
+        "a recipe's formula, batch arithmetic, chosen values, and what it would refuse",
+    ),
     "show": ("rlvr.commands.show", "read a run's rollouts in the terminal"),
     "doctor": ("rlvr.commands.doctor", "check this machine, or whether a recipe can learn here"),
     "export": ("rlvr.commands.export", "write a checkpoint as a plain Hugging Face folder"),

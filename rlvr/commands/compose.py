@@ -111,7 +111,7 @@ def compose(overrides: list[str], source: YamlSource) -> Composed:
             OmegaConf.set_struct(config, False)
             del config["hydra"]
             origins = _origins(hydra, primary, [*lines, search], source)
-            for key, value in _flat(OmegaConf.to_container(config)).items():
+            for key, value in flat(OmegaConf.to_container(config)).items():
                 if value == "???":
                     raise ConfigError(key, value, f"a value has to be given: {key}=...")
             if choices.get("recipe") and "name" not in config:
@@ -130,7 +130,7 @@ def compose(overrides: list[str], source: YamlSource) -> Composed:
     _check_verifiers(parsed, origins)
     for override in parsed:
         if override.key_or_group not in source.groups() and not override.is_delete():
-            origins |= dict.fromkeys(_flat({override.key_or_group: override.value()}), "command line")
+            origins |= dict.fromkeys(flat({override.key_or_group: override.value()}), "command line")
     return Composed(values, origins)  # type: ignore[arg-type]
 
 
@@ -261,14 +261,22 @@ def _origins(hydra: Hydra, primary: str, lines: list[str], source: YamlSource) -
         content.pop("defaults", None)
         for part in reversed((default.package or "").split(".")):
             content = {part: content} if part else content
-        origins |= dict.fromkeys(_flat(content), path)
+        origins |= dict.fromkeys(flat(content), path)
     return origins
 
 
-def _flat(values: Any, prefix: str = "") -> dict[str, Any]:
+def flat(values: Any, prefix: str = "") -> dict[str, Any]:
     """Dotted key -> value, for everything that is no non-empty mapping."""
     leaves: dict[str, Any] = {}
     for name, value in values.items():
         key = f"{prefix}{name}"
-        leaves |= _flat(value, f"{key}.") if isinstance(value, Mapping) and value else {key: value}
+        leaves |= flat(value, f"{key}.") if isinstance(value, Mapping) and value else {key: value}
     return leaves
+
+
+def flow(value: Any) -> str:
+    """The value as YAML on one line."""
+    import yaml
+
+    text: str = yaml.safe_dump(value, default_flow_style=True, width=10**6, allow_unicode=True)
+    return text.removesuffix("...\n").strip()

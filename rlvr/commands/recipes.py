@@ -9,9 +9,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from rlvr.commands.compose import YamlSource, compose, nearest
+from rlvr.commands.compose import YamlSource, compose, flow, nearest
+from rlvr.commands.objective_table import specs, table
 from rlvr.config import TrainConfig, train_config
 from rlvr.errors import ConfigError
 from rlvr.validation import flat_fields
@@ -38,6 +37,8 @@ def main(argv: list[str]) -> int:
         print(resolved([f"recipe={name}", *arguments.overrides], source), end="")
     elif name in groups:
         print("\n".join(listed(source, name)))
+        if name == "objective":
+            print("\n" + "\n".join(table(specs(source))))
     else:
         raise ConfigError("recipe", name, f"there is no such recipe or group; {nearest(name, [*known, *groups])}")
     return 0
@@ -78,13 +79,7 @@ def _yaml_lines(values: dict[str, Any], origins: dict[str, str], prefix: str = "
             yield f"{indent}{name}:", ""
             yield from _yaml_lines(value, origins, f"{key}.")
         else:
-            yield f"{indent}{name}: {_flow(value)}", origins.get(key, "default")
-
-
-def _flow(value: Any) -> str:
-    """The value as YAML on one line."""
-    text: str = yaml.safe_dump(value, default_flow_style=True, width=10**6, allow_unicode=True)
-    return text.removesuffix("...\n").strip()
+            yield f"{indent}{name}: {flow(value)}", origins.get(key, "default")
 
 
 def key_lines() -> Iterator[str]:
@@ -95,7 +90,7 @@ def key_lines() -> Iterator[str]:
 
 
 def _key_lines(key: str, default: Any, meaning: str) -> list[str]:
-    head = f"  {key}={_flow(default)}"
+    head = f"  {key}={flow(default)}"
     gap = " " * 44
     folded = textwrap.wrap(meaning, WIDTH - len(gap)) or [""]
     if len(head) < len(gap):

@@ -13,14 +13,28 @@ class Needs:
 
     @property
     def needs_old(self) -> bool:
-        """Whether `old_logprobs` takes a forward of its own before the first step on a batch.
+        """Whether `old_logprobs` takes a forward of its own before the first step on a batch."""
+        return bool(self.readers_of_old)
+
+    @property
+    def readers_of_old(self) -> list[str]:
+        """The choices that read `old_logprobs` before or beyond the first step on a batch, as `key=value`.
 
         With one optimizer step a batch they are the current log-probs, detached, unless they are read earlier: by a
         KL in the reward, or by the choice of tokens that precedes the forward (`clip_cov`, `kl_cov`).
         """
-        anchored = self.spec.ratio.level != "none" and self.spec.ratio.anchor == "old"
-        several_steps = self.spec.num_steps > 1 and (anchored or self.spec.correction.kind != "none")
-        return several_steps or self._kl_in == "reward" or (anchored and self._picks)
+        spec = self.spec
+        anchored = spec.ratio.level != "none" and spec.ratio.anchor == "old"
+        several_steps = spec.num_steps > 1
+        readers = {
+            f"ratio.anchor=old with {spec.num_steps} steps a batch": several_steps and anchored,
+            f"correction.kind={spec.correction.kind} with {spec.num_steps} steps a batch": (
+                several_steps and spec.correction.kind != "none"
+            ),
+            "kl.placement=reward": self._kl_in == "reward",
+            f"trust.kind={spec.trust.kind}": anchored and self._picks,
+        }
+        return [f"objective.{choice}" for choice, reads in readers.items() if reads]
 
     @property
     def needs_reference(self) -> bool:

@@ -1,0 +1,257 @@
+"""Trains the quickstart task with every objective and compares them over seeds: a table, a JSON file and a plot.
+
+    .venv/bin/python scripts/bench/objectives.py                            # all of recipes/objective, seeds 0 1 2
+    .venv/bin/python scripts/bench/objectives.py --presets grpo dapo --seeds 0
+    .venv/bin/python scripts/bench/objectives.py --report                   # of the runs that are there
+
+Runs that are finished are left alone and one that was stopped goes on from its checkpoint, so it can be done in parts.
+Each seed has one cold start, which all its runs begin with. The plot needs matplotlib: .venv/bin/pip install matplotlib
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from rlvr.commands.compose import YamlSource
+from rlvr.commands.train import configure
+
+ROOT = Path(__file__).resolve().parents[2]
+SOLVED = 0.8  # training accuracy that `steps_to_80` waits for
+WINDOW = 5  # steps that it is averaged over
+LAST = 10  # steps at the end that the entropy is averaged over
+REFUSED = 2  # rlvr's exit code for input that is the user's to mend
+INTERRUPTED = 130
+# What a run keeps besides its metrics would be 26 x 3 times as much.
+FRUGAL = ("log.rollouts=false", "checkpoint.keep=1")
+
+
+@dataclass(frozen=True)
+class Result:
+    """One finished run."""
+
+    before: float
+    """Held-out accuracy of the cold-started model, 0 to 1."""
+    accuracy: float
+    """Held-out accuracy after the last step."""
+    steps_to_80: int | None
+    """First step at which the training accuracy of the last `WINDOW` steps averages `SOLVED`; None: never."""
+    clip_fraction: float | None
+    """Mean over the steps of the share of tokens that the trust region acts on; None without a ratio."""
+    entropy: float
+    """Nats a token, mean of the last steps."""
+    curve: list[float]
+    """Training accuracy of each step."""
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Where the runs lie and how long they are."""
+
+    folder: Path
+    steps: int
+
+    def run_folder(self, preset: str, seed: int) -> Path:
+        return self.folder / f"{preset}-seed{seed}"
+
+    def start_model(self, seed: int) -> Path:
+        """The model that the seed's runs begin with: a cold start made by a run of one step."""
+        folder = self.folder / f"start-seed{seed}" / "cold_start"
+        if not folder.exists():
+            say(f"cold start, seed {seed}")
+            code, log = self._train(f"start-seed{seed}", seed, "steps=1", "eval.every=0", "preflight=off")
+            if code:
+                sys.exit(f"objectives: the cold start ended with exit code {code}: {last_line(log)}")
+        return folder
+
+    def train(self, preset: str, seed: int) -> str | None:
+        """Trains unless that is done; what stands in the way, or None."""
+        if finished(self.run_folder(preset, seed), self.steps):
+            return None
+        began = time.monotonic()
+        start = [f"model.path={self.start_model(seed)}", "cold_start.steps=0"]
+        name = self.run_folder(preset, seed).name
+        code, log = self._train(name, seed, f"objective={preset}", f"steps={self.steps}", "resume=auto", *start)
+        if code == INTERRUPTED:
+            sys.exit("objectives: stopped; the same command goes on")
+        if code:
+            return ("refused: " if code == REFUSED else "failed: ") + last_line(log).removeprefix("error: ")
+        say(f"{preset}, seed {seed}: {time.monotonic() - began:.0f} s")
+        return None
+
+    def _train(self, name: str, seed: int, *overrides: str) -> tuple[int, Path]:
+        """Exit code of one `rlvr train`, and what it printed."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        log = self.folder / f"{name}.log"
+        command = [sys.executable, "-m", "rlvr.cli", "train", "recipe=quickstart", f"name={name}", f"seed={seed}"]
+        with log.open("w") as output:
+            done = subprocess.run(
+                [*command, f"output={self.folder}", *FRUGAL, *overrides], stdout=output, stderr=output, cwd=ROOT
+            )
+        return done.returncode, log
+
+
+def finished(folder: Path, steps: int) -> bool:
+    """Whether the run is trained and evaluated."""
+    return (folder / "eval" / f"step-{steps:06d}.json").is_file()
+
+
+def read_run(folder: Path, steps: int) -> Result:
+    """The figures of a finished run, from its `metrics.jsonl` and evaluations."""
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    before, after = (json.loads((folder / "eval" / f"step-{s:06d}.json").read_text()) for s in (0, steps))
+    curve = [row["accuracy"] for row in rows]
+    clipped = [row["policy/clip_fraction"] for row in rows if row.get("policy/clip_fraction") is not None]
+    return Result(
+        before=before["avg@1"],
+        accuracy=after["avg@1"],
+        steps_to_80=steps_to(curve, SOLVED),
+        clip_fraction=statistics.fmean(clipped) if clipped else None,
+        entropy=statistics.fmean(row["policy/entropy"] for row in rows[-LAST:] if "policy/entropy" in row),
+        curve=curve,
+    )
+
+
+def steps_to(curve: Sequence[float], level: float) -> int | None:
+    """The first step whose last `WINDOW` values average `level`; None: never."""
+    for step in range(WINDOW, len(curve) + 1):
+        if statistics.fmean(curve[step - WINDOW : step]) >= level:
+            return step
+    return None
+
+
+def spread(values: Sequence[float | None]) -> dict[str, float] | None:
+    """Mean, smallest and largest of the values that are there; None without any."""
+    known = [value for value in values if value is not None]
+    return {"mean": statistics.fmean(known), "low": min(known), "high": max(known)} if known else None
+
+
+def summary(results: Sequence[Result]) -> dict[str, Any]:
+    """Each figure over the seeds, and how many of them reached `SOLVED`."""
+    figures = ("before", "accuracy", "steps_to_80", "clip_fraction", "entropy")
+    found: dict[str, Any] = {name: spread([getattr(result, name) for result in results]) for name in figures}
+    return {**found, "seeds": len(results), "solved": sum(result.steps_to_80 is not None for result in results)}
+
+
+def table(presets: dict[str, dict[str, Any]]) -> str:
+    """Markdown, the best first; presets without a finished run come last, with the reason."""
+    lines = [
+        "| objective | final accuracy | steps to 80 % | clipped fraction | entropy, nats | seeds |",
+        "|---|---|---|---|---|---|",
+    ]
+    done = {name: row for name, row in presets.items() if row.get("seeds")}
+    for name in sorted(done, key=lambda name: -done[name]["accuracy"]["mean"]):
+        row = done[name]
+        reached = cell(row["steps_to_80"], "{:.0f}")
+        if 0 < row["solved"] < row["seeds"]:
+            reached += f" in {row['solved']} of {row['seeds']}"
+        cells = [name, cell(row["accuracy"], "{:.1%}"), reached, cell(row["clip_fraction"], "{:.2%}")]
+        lines.append("| " + " | ".join([*cells, cell(row["entropy"], "{:.3f}"), str(row["seeds"])]) + " |")
+    for name, row in presets.items():
+        if name not in done:
+            lines.append(f"| {name} | {row['problem']} | | | | 0 |")
+    return "\n".join(lines)
+
+
+def cell(value: dict[str, float] | None, form: str) -> str:
+    """`mean (low to high)`; the range is left out where there is none."""
+    if value is None:
+        return "-"
+    mean, low, high = (form.format(value[key]) for key in ("mean", "low", "high"))
+    return mean if low == high else f"{mean} ({low} to {high})"
+
+
+def plot(presets: dict[str, dict[str, Any]], file: Path) -> None:
+    """One panel an objective: its training accuracy, mean and range over the seeds, before all the others' in grey."""
+    curves = {name: row["curves"] for name, row in presets.items() if row.get("curves")}
+    if not curves:
+        return
+    try:
+        import matplotlib
+    except ImportError:
+        say("no plot: it needs matplotlib, .venv/bin/pip install matplotlib")
+        return
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    columns = min(6, len(curves))
+    rows = math.ceil(len(curves) / columns)
+    figure, axes = pyplot.subplots(
+        rows, columns, figsize=(2.4 * columns, 1.8 * rows + 0.4), sharex=True, sharey=True, squeeze=False
+    )
+    over_seeds = {name: list(zip(*seeds, strict=False)) for name, seeds in curves.items()}
+    means = {name: [statistics.fmean(values) for values in steps] for name, steps in over_seeds.items()}
+    for axis, name in zip(axes.flat, curves, strict=False):
+        for other in means.values():
+            axis.plot(range(1, len(other) + 1), other, color="0.85", linewidth=0.6)
+        steps = range(1, len(means[name]) + 1)
+        lowest, highest = ([pick(values) for values in over_seeds[name]] for pick in (min, max))
+        axis.fill_between(steps, lowest, highest, alpha=0.4, zorder=3)
+        axis.plot(steps, means[name], linewidth=1.4, zorder=4)
+        axis.set_title(name, fontsize=9)
+        axis.set_ylim(0, 1)
+    for axis in axes.flat[len(curves) :]:
+        axis.set_visible(False)
+    figure.supxlabel("step")
+    figure.supylabel("training accuracy")
+    figure.tight_layout()
+    figure.savefig(file, dpi=150)
+    say(f"plot: {file}")
+
+
+def main() -> int:
+    known = list(YamlSource().choices("objective"))
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--presets", nargs="+", choices=known, default=known, metavar="NAME")
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2], metavar="N")
+    parser.add_argument("--steps", type=int, help="instead of the recipe's")
+    parser.add_argument("--output", type=Path, default=ROOT / "runs" / "objectives", help="folder of all runs")
+    parser.add_argument("--report", action="store_true", help="train nothing")
+    args = parser.parse_args()
+    steps = args.steps or configure(["recipe=quickstart"], YamlSource()).steps
+    # The learning rate falls to 0 at the last step: runs of other lengths are other runs.
+    bench = Bench(args.output.resolve() / f"{steps}-steps", steps)
+    problems: dict[str, str] = {}
+    for seed in [] if args.report else args.seeds:
+        for preset in args.presets:
+            problem = bench.train(preset, seed)
+            if problem:
+                problems[preset] = problem
+                say(f"{preset}, seed {seed}: {problem}")
+    presets = {name: report(bench, name, args.seeds, problems.get(name, "not run")) for name in args.presets}
+    (bench.folder / "report.json").write_text(json.dumps({"steps": steps, "presets": presets}, indent=2) + "\n")
+    print(table(presets))
+    plot(presets, bench.folder / "objectives.png")
+    return 1 if any(problem.startswith("failed") for problem in problems.values()) else 0
+
+
+def report(bench: Bench, preset: str, seeds: Sequence[int], problem: str) -> dict[str, Any]:
+    """The preset's figures over its finished runs, with each run's own; the problem where there is none."""
+    folders = {seed: bench.run_folder(preset, seed) for seed in seeds}
+    done = {seed: read_run(folder, bench.steps) for seed, folder in folders.items() if finished(folder, bench.steps)}
+    if not done:
+        return {"problem": problem}
+    runs = {seed: {k: v for k, v in asdict(result).items() if k != "curve"} for seed, result in done.items()}
+    return {**summary(list(done.values())), "runs": runs, "curves": [result.curve for result in done.values()]}
+
+
+def last_line(log: Path) -> str:
+    lines = log.read_text(errors="replace").strip().splitlines()
+    return lines[-1] if lines else "it printed nothing"
+
+
+def say(what: str) -> None:
+    print(what, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
