@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -192,7 +192,7 @@ def _module(config: EvalRunConfig) -> PreTrainedModel | None:
 def usage(source: YamlSource) -> str:
     """The text of `rlvr eval --help`."""
     keys = [*flat_fields(EvalRunConfig), *verifier_options()]
-    rows = [f"  {key:<26} {meaning} [{default}]" for key, _, default, meaning in keys]
+    rows = [f"  {key:<26} {meaning} [{'???' if default is MISSING else default}]" for key, _, default, meaning in keys]
     choices = [f"{group}= takes a path or one of: {', '.join(source.choices(group))}" for group in ("model", "data")]
     flag = "--config-dir DIR: more choices for model=, data= and verifier=, laid out as DIR/data/mine.yaml"
     return "\n".join([f"usage: {USAGE}", "", *choices, flag, "", *rows])
