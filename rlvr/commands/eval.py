@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
-from rlvr.commands.compose import YamlSource, compose, quoted
+from rlvr.commands.compose import YamlSource, compose, spelled_out
 from rlvr.config import (
     DataConfig,
     EvalConfig,
@@ -123,7 +123,7 @@ def eval_run_config(overrides: list[str], source: YamlSource) -> EvalRunConfig:
     Raises:
         ConfigError: no model or data, an unknown choice, or a wrong key or value.
     """
-    overrides = [_spelled_out(text, source) for text in overrides]
+    overrides = [spelled_out(text, ("model", "data"), source) for text in overrides]
     for group, what in (("model", "a model folder or hub id"), ("data", "a data set")):
         if not any(text.startswith((f"{group}=", f"{group}.path=")) for text in overrides):
             known = ", ".join(source.choices(group))
@@ -136,15 +136,6 @@ def eval_run_config(overrides: list[str], source: YamlSource) -> EvalRunConfig:
     if config.model.path == TINY:
         raise ConfigError("model", TINY, "is made anew by each run; name the folder that `rlvr export` wrote")
     return config
-
-
-def _spelled_out(text: str, source: YamlSource) -> str:
-    """`model=PATH` means `model.path=PATH` where PATH is no choice of the group; the same for `data`."""
-    group, _, value = text.partition("=")
-    if group not in ("model", "data") or value in source.choices(group):
-        return text
-    is_path = any(mark in value for mark in "/:.~") or Path(value).exists()
-    return f"{group}.path={quoted(value)}" if is_path else text
 
 
 def run(config: EvalRunConfig, console: Console) -> EvalResult:
