@@ -321,22 +321,27 @@ class Defect:
 def audit(scorer: Scorer, prompts: Sequence[Prompt]) -> list[Defect]:
     """Whether every reference is accepted in its own spelling and a perturbed one is not.
 
+    Where no verifier can write its own test, an empty response shows whether it can read the reference.
+
     Returns:
-        The prompts that fail; none when no verifier says what is right.
+        What fails, in the order of the prompts.
     """
     outcome = scorer.verifier.outcome
-    if outcome is None:
-        return []
     cases: list[Case] = []
     for prompt in prompts:
-        for response in (outcome.right_answer(prompt.reference), outcome.wrong_answer(prompt.reference)):
-            # Without the question: a right answer may stand in it.
-            cases.append(Case(response, prompt.reference, num_tokens=1, extra=prompt.extra))
+        made = (
+            [""]
+            if outcome is None
+            else [outcome.right_answer(prompt.reference), outcome.wrong_answer(prompt.reference)]
+        )
+        # Without the question: a right answer may stand in it.
+        cases += [Case(response, prompt.reference, num_tokens=1, extra=prompt.extra) for response in made]
+    each = 1 if outcome is None else 2
     defects: list[Defect] = []
     for index, verdict in enumerate(scorer.score(cases)):
         is_right = index % 2 == 0
-        if verdict.is_correct != is_right or verdict.is_fault:
-            name = "its own reference" if is_right else "a wrong answer"
+        if verdict.is_fault or (outcome is not None and verdict.is_correct != is_right):
+            name = "an empty answer" if outcome is None else "its own reference" if is_right else "a wrong answer"
             problem = f"{name} {cases[index].response!r} is {verdict.status}: {verdict.detail}".rstrip(": ")
-            defects.append(Defect(prompts[index // 2], problem, verdict))
+            defects.append(Defect(prompts[index // each], problem, verdict))
     return defects

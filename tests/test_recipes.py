@@ -18,6 +18,9 @@ from rlvr.verifiers.base import Case
 SOURCE = YamlSource()
 NAMES = list(SOURCE.choices("recipe"))
 CHOICES = [(group, name) for group in SOURCE.groups() if group != "recipe" for name in SOURCE.choices(group)]
+REQUIRED = {
+    "verifier=python": [f"verifier.python.path={Path(__file__).parent}/verifiers/rewards.py:trl_reward"],
+}
 SHARED = Path(__file__).parents[1].parent / "shared" / "data"
 
 
@@ -55,7 +58,7 @@ def test_a_recipe_begins_with_one_sentence_and_its_source(name):
 @pytest.mark.parametrize(("group", "name"), CHOICES, ids=[f"{group}-{name}" for group, name in CHOICES])
 def test_every_choice_of_a_group_can_be_taken_and_describes_itself(group, name):
     choice = f"{group}=[{name}]" if group == "verifier" else f"{group}={name}"
-    override = [choice, "eval.every=0", "cold_start.steps=0"]
+    override = [choice, "eval.every=0", "cold_start.steps=0", *REQUIRED.get(f"{group}={name}", [])]
     assert isinstance(configure("recipe=quickstart", *override), TrainConfig)
     assert command.head_comment(SOURCE.choices(group)[name])[0]
 

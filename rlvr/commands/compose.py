@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -194,6 +194,26 @@ def quoted(text: object) -> str:
     from hydra.core.override_parser.types import Quote, QuotedString
 
     return QuotedString(str(text), Quote.single).with_quotes()
+
+
+def spelled_out(text: str, groups: Collection[str], source: YamlSource) -> str:
+    """`data=PATH` means `data.path=PATH` where PATH is no choice of the group, for those of `groups`."""
+    group, _, value = text.partition("=")
+    if group not in groups or value in source.choices(group):
+        return text
+    is_path = any(mark in value for mark in "/:.~") or Path(value).exists()
+    return f"{group}.path={quoted(value)}" if is_path else text
+
+
+def verifiers_as_list(overrides: Iterable[str], source: YamlSource) -> list[str]:
+    """`verifier=math` means the list of one."""
+    known = source.choices("verifier")
+    return [
+        f"verifier=[{text.partition('=')[2]}]"
+        if text.startswith("verifier=") and text.partition("=")[2] in known
+        else text
+        for text in overrides
+    ]
 
 
 def _defaults(source: YamlSource) -> dict[str, Any]:

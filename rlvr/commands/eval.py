@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
-from rlvr.commands.compose import YamlSource, compose, quoted
+from rlvr.commands.compose import YamlSource, compose, spelled_out
 from rlvr.config import (
     DataConfig,
     EvalConfig,
@@ -123,7 +123,7 @@ def eval_run_config(overrides: list[str], source: YamlSource) -> EvalRunConfig:
     Raises:
         ConfigError: no model or data, an unknown choice, or a wrong key or value.
     """
-    overrides = [_spelled_out(text, source) for text in overrides]
+    overrides = [spelled_out(text, ("model", "data"), source) for text in overrides]
     for group, what in (("model", "a model folder or hub id"), ("data", "a data set")):
         if not any(text.startswith((f"{group}=", f"{group}.path=")) for text in overrides):
             known = ", ".join(source.choices(group))
@@ -136,15 +136,6 @@ def eval_run_config(overrides: list[str], source: YamlSource) -> EvalRunConfig:
     if config.model.path == TINY:
         raise ConfigError("model", TINY, "is made anew by each run; name the folder that `rlvr export` wrote")
     return config
-
-
-def _spelled_out(text: str, source: YamlSource) -> str:
-    """`model=PATH` means `model.path=PATH` where PATH is no choice of the group; the same for `data`."""
-    group, _, value = text.partition("=")
-    if group not in ("model", "data") or value in source.choices(group):
-        return text
-    is_path = any(mark in value for mark in "/:.~") or Path(value).exists()
-    return f"{group}.path={quoted(value)}" if is_path else text
 
 
 def run(config: EvalRunConfig, console: Console) -> EvalResult:
@@ -192,7 +183,7 @@ def _module(config: EvalRunConfig) -> PreTrainedModel | None:
 def usage(source: YamlSource) -> str:
     """The text of `rlvr eval --help`."""
     keys = [*flat_fields(EvalRunConfig), *verifier_options()]
-    rows = [f"  {key:<26} {meaning} [{default}]" for key, _, default, meaning in keys]
+    rows = [f"  {key:<26} {meaning} [{'???' if default is MISSING else default}]" for key, _, default, meaning in keys]
     choices = [f"{group}= takes a path or one of: {', '.join(source.choices(group))}" for group in ("model", "data")]
     flag = "--config-dir DIR: more choices for model=, data= and verifier=, laid out as DIR/data/mine.yaml"
     return "\n".join([f"usage: {USAGE}", "", *choices, flag, "", *rows])

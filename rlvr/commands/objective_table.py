@@ -63,7 +63,7 @@ def specs(source: YamlSource) -> dict[str, ObjectiveSpec]:
 
 def _values(name: str, file: Path, source: YamlSource) -> dict[str, Any]:
     text = file.read_text(encoding="utf-8")
-    if "defaults:" in text or "${" in text:
+    if any(mark in text for mark in ("defaults:", "${", "@package")):
         composed: dict[str, Any] = compose([f"objective={name}", "~recipe"], source).values["objective"]
         return composed
     content: dict[str, Any] = yaml.safe_load(text)  # Hydra would give the same, a tenth of a second later

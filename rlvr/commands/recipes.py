@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import textwrap
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import MISSING, asdict
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +90,7 @@ def key_lines() -> Iterator[str]:
 
 
 def _key_lines(key: str, default: Any, meaning: str) -> list[str]:
-    head = f"  {key}={flow(default)}"
+    head = f"  {key}={'???' if default is MISSING else flow(default)}"
     gap = " " * 44
     folded = textwrap.wrap(meaning, WIDTH - len(gap)) or [""]
     if len(head) < len(gap):

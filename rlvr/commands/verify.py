@@ -1,4 +1,7 @@
-"""`rlvr verify verifier=NAME input=ROWS.jsonl output=SCORES.jsonl`: runs verifiers over responses, without a model."""
+"""`rlvr verify verifier=NAME input=ROWS.jsonl output=SCORES.jsonl`: runs verifiers over responses, without a model.
+
+`rlvr verify --audit verifier=NAME data=NAME` looks at a data set's references instead (rlvr/commands/audit.py).
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from rlvr.commands.compose import YamlSource, compose
+from rlvr.commands.compose import YamlSource, compose, verifiers_as_list
 from rlvr.config import ScoringConfig
 from rlvr.data.sources import SUFFIXES, Row, read_rows
 from rlvr.errors import ConfigError, DataError
@@ -49,6 +52,10 @@ def main(argv: list[str]) -> int:
     if not argv or argv[0] in ("-h", "--help"):
         print(usage())
         return 0 if argv else 2
+    if "--audit" in argv:
+        from rlvr.commands import audit
+
+        return audit.main([text for text in argv if text != "--audit"])
     config = verify_run_config(argv)
     # Started first: the workers import their libraries while the rows are read.
     with Scorer(config.verifier, config.scoring.workers, config.scoring.deadline_seconds) as scorer:
@@ -71,13 +78,7 @@ def verify_run_config(argv: list[str]) -> VerifyRunConfig:
         ConfigError: no verifier, input or output, an unknown choice, or a wrong key or value.
     """
     known = SOURCE.choices("verifier")
-    # `verifier=math` is the list of one.
-    overrides = [
-        f"verifier=[{text.partition('=')[2]}]"
-        if text.startswith("verifier=") and text.partition("=")[2] in known
-        else text
-        for text in argv
-    ]
+    overrides = verifiers_as_list(argv, SOURCE)
     for key, what in (("verifier", f"one or several of {', '.join(known)}"), ("input", "a file"), ("output", "a file")):
         if not any(text.startswith((f"{key}=", f"{key}.")) for text in overrides):
             raise ConfigError(key, None, f"name {what}: {key}=...")
@@ -179,18 +180,23 @@ def table(ids: Sequence[Any], verdicts: Sequence[Verdict], seconds: Sequence[flo
     for name in dict.fromkeys(name for verdict in verdicts for name in verdict.parts):
         mean = np.mean([verdict.parts[name] for verdict in verdicts if name in verdict.parts])
         lines.append(f"  {f'part {name}':<18}{mean:>8.4f}   mean, unweighted")
-    middle, high = np.percentile(seconds, [50, 95])
+    middle, high, highest = np.percentile(seconds, [50, 95, 99])
     slowest = int(np.argmax(seconds))
-    times = f"p50 {middle * 1e3:.1f} ms, p95 {high * 1e3:.1f} ms, max {max(seconds):.2f} s (id {ids[slowest]})"
+    times = f"p50 {middle * 1e3:.1f} ms, p95 {high * 1e3:.1f} ms, p99 {highest * 1e3:.1f} ms"
+    times += f", max {max(seconds):.2f} s (id {ids[slowest]})"
     return [*lines, f"  {'time a row':<18}{times}"]
 
 
 def usage() -> str:
     """The text of `rlvr verify --help`."""
     head = "usage: rlvr verify verifier=NAME|[NAME,...] input=ROWS.jsonl output=SCORES.jsonl [key=value ...]"
+    audit = (
+        "       rlvr verify --audit verifier=NAME data=NAME [output=DEFECTS.jsonl] looks at a data set's references;\n"
+        "       its data.* keys are those of `rlvr train --help`"
+    )
     keys = [*flat_fields(VerifyRunConfig), *verifier_options()]
     rows = [f"  {key:<28} {meaning}{_default(default)}" for key, _, default, meaning in keys]
-    return "\n".join([head, "", *rows])
+    return "\n".join([head, audit, "", *rows])
 
 
 def _default(default: Any) -> str:

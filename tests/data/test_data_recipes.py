@@ -17,6 +17,11 @@ ROOT = Path(__file__).parents[2]
 SHARED = ROOT.parent / "shared" / "data"
 RECIPES = {file.stem: yaml.safe_load(file.read_text()) for file in (ROOT / "recipes" / "data").glob("*.yaml")}
 
+IFEVAL_FIRST = [
+    "punctuation:no_comma",
+    "detectable_format:number_highlighted_sections",
+    "length_constraints:number_words",
+]
 # recipe, stored file, rows, prompts, first reference
 STORED = [
     ("gsm8k", "gsm8k/train.parquet", 7473, 7473, "72"),
@@ -30,6 +35,7 @@ STORED = [
     ("addition_1digit", "addition_1digit/test.parquet", 20, 20, "8"),
     ("svamp", "svamp/test.parquet", 1000, 1000, "145.0"),
     ("olympiadbench", "olympiadbench/test.parquet", 675, 675, "2"),
+    ("ifeval", "ifeval/train.jsonl.gz", 541, 541, IFEVAL_FIRST),
 ]
 
 
@@ -39,7 +45,7 @@ def test_every_recipe_is_read_here() -> None:
 
 @pytest.mark.parametrize(("recipe", "file", "num_rows", "num_prompts", "reference"), STORED)
 def test_stored_rows_load_through_the_mapping(
-    template: ChatTemplate, recipe: str, file: str, num_rows: int, num_prompts: int, reference: str
+    template: ChatTemplate, recipe: str, file: str, num_rows: int, num_prompts: int, reference: Any
 ) -> None:
     # Characters, not words: the limit of the recipe would drop prompts of the embedded tokenizer.
     data = validate(DataConfig, {**RECIPES[recipe], "path": str(SHARED / file), "max_prompt_tokens": 10_000})
@@ -48,7 +54,7 @@ def test_stored_rows_load_through_the_mapping(
     assert report.num_broken == num_rows - num_prompts
     assert report.num_repeated == report.num_conflicting == 0
     assert prompts[0].reference == reference
-    assert all(isinstance(prompt.reference, str) and prompt.question in prompt.text for prompt in prompts)
+    assert all(isinstance(prompt.reference, type(reference)) and prompt.question in prompt.text for prompt in prompts)
 
 
 @pytest.mark.parametrize("recipe", ["arithmetic", "addition_1digit"])

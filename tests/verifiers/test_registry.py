@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import MISSING
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,8 @@ from rlvr.validation import field_docs, flat_fields
 from rlvr.verifiers.registry import build, check, names, verifier_class
 
 RECIPES = Path(__file__).parents[2] / "recipes" / "verifier"
+# What has no default.
+REQUIRED = {"python": {"path": f"{Path(__file__).parent / 'rewards.py'}:trl_reward"}}
 
 
 def test_every_verifier_has_a_recipe_under_its_own_name_and_the_other_way_round():
@@ -21,11 +24,13 @@ def test_every_verifier_has_a_recipe_under_its_own_name_and_the_other_way_round(
 
 
 @pytest.mark.parametrize("name", names())
-def test_every_option_has_a_meaning_and_a_default(name):
+def test_every_option_has_a_meaning_and_all_but_the_required_ones_a_default(name):
     options = flat_fields(verifier_class(name))
     assert "weight" in [key for key, *_ in options]
     assert set(field_docs(verifier_class(name))) == {key for key, *_ in options}
-    assert build({name: None}).verifiers[name] == verifier_class(name)()
+    required = REQUIRED.get(name, {})
+    assert [key for key, _, default, _ in options if default is MISSING] == list(required)
+    assert build({name: required}).verifiers[name] == verifier_class(name)(**required)
 
 
 @pytest.mark.parametrize(
@@ -51,7 +56,8 @@ def test_wrong_options_are_named_with_their_mend(options, message):
 
 def test_checking_options_imports_nothing_heavy():
     code = (
-        "import sys; from rlvr.verifiers.registry import check, names; check({name: {} for name in names()}); "
+        "import sys; from rlvr.verifiers.registry import check, names; "
+        f"required = {REQUIRED}; check({{name: required.get(name, {{}}) for name in names()}}); "
         "print([name for name in ('sympy', 'math_verify', 'numpy', 'torch', 'transformers') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

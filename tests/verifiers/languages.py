@@ -1,0 +1,27 @@
+"""One sentence in every language that IFEval asks for."""
+
+SENTENCES = {
+    "ar": "الطقس جميل اليوم وسوف نذهب إلى السوق لشراء الخبز والفواكه.",
+    "bg": "Времето днес е хубаво и ще отидем на пазара, за да купим хляб и плодове.",
+    "bn": "আজ আবহাওয়া সুন্দর এবং আমরা রুটি কিনতে বাজারে যাব।",
+    "de": "Das Wetter ist heute schön, und wir gehen auf den Markt, um Brot zu kaufen.",
+    "en": "The weather is fine today and we are going to the market to buy bread.",
+    "fa": "امروز هوا خوب است و ما برای خرید نان و میوه به بازار می‌رویم.",
+    "fi": "Sää on tänään kaunis, ja menemme torille ostamaan leipää ja hedelmiä.",
+    "gu": "આજે હવામાન સારું છે અને અમે રોટલી ખરીદવા બજારમાં જઈશું.",
+    "hi": "आज मौसम अच्छा है और हम रोटी खरीदने के लिए बाज़ार जा रहे हैं।",
+    "it": "Oggi il tempo è bello e andiamo al mercato per comprare il pane e la frutta.",
+    "kn": "ಇಂದು ಹವಾಮಾನ ಚೆನ್ನಾಗಿದೆ ಮತ್ತು ನಾವು ಬ್ರೆಡ್ ಖರೀದಿಸಲು ಮಾರುಕಟ್ಟೆಗೆ ಹೋಗುತ್ತೇವೆ.",
+    "ko": "오늘은 날씨가 좋아서 우리는 빵을 사러 시장에 갑니다.",
+    "mr": "आज हवामान चांगले आहे आणि आम्ही भाकरी विकत घेण्यासाठी बाजारात जात आहोत.",
+    "ne": "आज मौसम राम्रो छ र हामी रोटी किन्न बजार जाँदैछौं।",
+    "pa": "ਅੱਜ ਮੌਸਮ ਚੰਗਾ ਹੈ ਅਤੇ ਅਸੀਂ ਰੋਟੀ ਖਰੀਦਣ ਲਈ ਬਾਜ਼ਾਰ ਜਾ ਰਹੇ ਹਾਂ।",
+    "pt": "Hoje o tempo está bom e vamos ao mercado para comprar pão e frutas.",
+    "ru": "Сегодня хорошая погода, и мы идём на рынок, чтобы купить хлеб и фрукты.",
+    "sw": "Hali ya hewa ni nzuri leo na tunakwenda sokoni kununua mkate na matunda.",
+    "ta": "இன்று வானிலை நன்றாக உள்ளது, நாங்கள் ரொட்டி வாங்க சந்தைக்குச் செல்கிறோம்.",
+    "te": "ఈ రోజు వాతావరణం బాగుంది మరియు మేము రొట్టె కొనడానికి మార్కెట్‌కు వెళ్తున్నాము.",
+    "th": "วันนี้อากาศดีและเราจะไปตลาดเพื่อซื้อขนมปังและผลไม้",
+    "ur": "آج موسم اچھا ہے اور ہم روٹی خریدنے کے لیے بازار جا رہے ہیں۔",
+    "vi": "Hôm nay thời tiết đẹp và chúng tôi đi chợ để mua bánh mì và trái cây.",
+}

@@ -1,0 +1,1 @@
+"""Instructions whose keeping can be counted: the parts of `rlvr.verifiers.constraints`."""
