@@ -1,0 +1,1 @@
+"""Runs hostile programs: a fork server whose children are confined by the kernel, and the trusted side that asks."""
