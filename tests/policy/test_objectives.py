@@ -13,19 +13,15 @@ from rlvr.batch import Batch
 from rlvr.commands.compose import RECIPES
 from rlvr.objectives import build
 from rlvr.objectives.objective import Objective
+from rlvr.policy.logprobs import topk_logprobs
 from rlvr.policy.model import hidden_states
 from rlvr.policy.trainer import Policy
 
-from .examples import scored_batch
+from .examples import VOCABULARY, scored_batch
 from .training import SHAPE, MakePolicy, gradients_of_update, named_weights, prepared
 
-# What the top-K divergences read no engine gave to these rows.
-PRESETS = {
-    file.stem: yaml.safe_load(file.read_text())
-    for file in sorted(RECIPES.glob("objective/*.yaml"))
-    if "topk" not in file.stem
-}
-HOLDS_WEIGHTS = {"cispo", "scalerl", "dppo_tv", "dppo_kl"}
+PRESETS = {file.stem: yaml.safe_load(file.read_text()) for file in sorted(RECIPES.glob("objective/*.yaml"))}
+HOLDS_WEIGHTS = {"cispo", "scalerl", *(name for name in PRESETS if name.startswith("dppo_"))}
 STEP = 2e-5  # normalisation and attention are float32 within: a smaller one would drown in their rounding
 
 
@@ -37,14 +33,23 @@ def preset(name: str, **options: object) -> Objective:
 
 
 def rows_for(policy: Policy, objective: Objective) -> Batch:
-    """A prepared batch that the policy's engine drew, with step rewards."""
+    """A prepared batch that the policy's engine drew, with step rewards and likeliest tokens."""
     batch = scored_batch(SHAPE)
     rng = torch.Generator().manual_seed(0)
     batch.step_ends = batch.loss_mask & (torch.arange(batch.num_tokens) % 3 == 0)
     batch.step_rewards = torch.randn(batch.num_tokens, generator=rng, dtype=torch.float64)
     logprobs = policy.logprobs(batch)
     batch.rollout_logprobs = logprobs + 0.01 * torch.randn(logprobs.shape, generator=rng)
+    if objective.needs_top_k:
+        batch.topk_ids = torch.rand(batch.num_tokens, VOCABULARY, generator=rng).topk(objective.needs_top_k).indices
+        batch.topk_logprobs = likeliest_logprobs(policy, batch)
     return replace(prepared(policy, objective, batch), old_logprobs=logprobs)
+
+
+@torch.no_grad()
+def likeliest_logprobs(policy: Policy, batch: Batch) -> Tensor:
+    head = policy.model.head(0.8, 1000)
+    return topk_logprobs(policy.model.hidden_states(batch), head, batch.topk_ids, batch.loss_mask)
 
 
 def move(policy: Policy, direction: dict[str, Tensor], by: float) -> None:
@@ -79,7 +84,8 @@ def test_gradients_agree_with_finite_differences(make: MakePolicy, name: str) ->
         return policy.model.logprobs(batch, 0.8, 1000)
 
     def policy_loss(now: Tensor, entropy: Tensor) -> Tensor:
-        return same.loss(now, batch, weights, entropy)[0]
+        topk = likeliest_logprobs(policy, batch) if same.needs_top_k else None
+        return same.loss(now, batch, weights, entropy, topk_logprobs=topk)[0]
 
     leaf = logprobs()[0].detach().requires_grad_()
     (slopes,) = torch.autograd.grad(policy_loss(leaf, leaf.detach()), leaf)
