@@ -14,7 +14,8 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from rlvr import checkpoint
-from rlvr.config import TrainConfig, save_config
+from rlvr.config import TrainConfig
+from rlvr.config_file import save_config
 from rlvr.errors import CheckpointError, ConfigError
 from rlvr.observe.console import Console
 from rlvr.observe.health import Health

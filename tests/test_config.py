@@ -1,17 +1,10 @@
-"""The options: every key has a meaning, contradictions are refused by both names, and a file repeats a run."""
+"""The options: every key has a meaning, and contradictions are refused by both names."""
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import pytest
 
-from rlvr.config import (
-    TrainConfig,
-    as_yaml,
-    check_across,
-    load_config,
-    save_config,
-    train_config,
-)
+from rlvr.config import TrainConfig, check_across, train_config
 from rlvr.errors import ConfigError
 from rlvr.validation import flat_fields
 
@@ -124,33 +117,3 @@ def test_a_reference_that_is_never_read_is_warned_of():
     assert check_across(train_config(values)) == []
     (warning,) = check_across(train_config({**values, "objective": {}}))
     assert "objective.kl.coef" in warning
-
-
-def test_the_saved_file_gives_the_same_configuration_back(tmp_path):
-    config = train_config(
-        {
-            "name": "no: 3",
-            "policy": {"learning_rate": 1e-6},
-            "objective": {"trust": {"high": float("inf")}},
-            "data": {"system": "Ein Satz.\nNoch einer: „ja“", "examples": [{"question": "1+1", "answer": "2"}]},
-            "verifier": {"math": {}, "format": {}},
-        }
-    )
-    assert load_config(save_config(config, tmp_path).parent) == config
-    assert as_yaml(config) == (tmp_path / "config.yaml").read_text()
-
-
-def test_a_folder_without_a_configuration_is_named(tmp_path):
-    with pytest.raises(ConfigError, match=r"no config\.yaml"):
-        load_config(tmp_path)
-
-
-def test_a_damaged_configuration_is_named(tmp_path):
-    (tmp_path / "config.yaml").write_text("steps: [")
-    with pytest.raises(ConfigError, match=r"config\.yaml"):
-        load_config(tmp_path)
-
-
-def test_every_default_can_be_written_and_read(tmp_path):
-    save_config(TrainConfig(), tmp_path)
-    assert asdict(load_config(tmp_path)) == asdict(TrainConfig())

@@ -50,7 +50,7 @@ def _checkpoint(run: Path, step: str | None) -> Path:
 
 
 def _export(run: Path, saved: Path, output: Path) -> None:
-    from rlvr.config import load_config
+    from rlvr.config_file import load_config
     from rlvr.policy.model import load_tokenizer
 
     checkpoint.verify(saved)

@@ -42,7 +42,7 @@ class Microbatches:
             result = torch.zeros(batch.num_tokens, device=batch.token_ids.device)
             for rows, part in self._cut(batch, max_tokens):
                 values = forward(part.to(device))
-                result[batch.token_index(rows)] = values.to(result.device)
+                result[batch.token_index(rows)] = values.to(result)
             return result
 
         return self._within_memory(work)

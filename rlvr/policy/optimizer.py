@@ -25,7 +25,8 @@ class MasterAdamW:
     """AdamW (Loshchilov and Hutter 2019) on float32 copies of the parameters.
 
     A bfloat16 parameter's gradient is added to a float32 sum as soon as backward has made it and then freed, so that
-    neither small gradients of later microbatches nor small steps are rounded away. A float32 parameter is its own copy.
+    neither small gradients of later microbatches nor small steps are rounded away. A float32 parameter is its own copy,
+    and so is a float64 one.
     """
 
     def __init__(
@@ -39,7 +40,7 @@ class MasterAdamW:
         self._max_grad_norm = max_grad_norm
         self._pairs: list[tuple[nn.Parameter, Tensor]] = []
         for parameter in parameters:
-            if parameter.dtype == torch.float32:
+            if torch.finfo(parameter.dtype).bits >= 32:
                 self._pairs.append((parameter, parameter))
             else:
                 self._pairs.append((parameter, parameter.detach().float()))

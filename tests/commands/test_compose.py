@@ -4,7 +4,7 @@ import pytest
 
 from rlvr.commands.compose import YamlSource, compose, parse, quoted
 from rlvr.commands.train import configure
-from rlvr.config import save_config
+from rlvr.config_file import save_config
 from rlvr.errors import ConfigError, RlvrError
 
 SOURCE = YamlSource()

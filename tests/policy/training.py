@@ -37,6 +37,11 @@ def train(policy: Policy, objective: Objective, batch: Batch) -> dict[str, float
 
 def gradients(policy: Policy, objective: Objective, batch: Batch) -> dict[str, torch.Tensor]:
     """The gradients that the optimizers see in an update's last step, before clipping."""
+    return gradients_of_update(policy, objective, prepared(policy, objective, batch))
+
+
+def gradients_of_update(policy: Policy, objective: Objective, batch: Batch) -> dict[str, torch.Tensor]:
+    """As `gradients`, of a prepared batch."""
     seen: dict[str, torch.Tensor] = {}
     weights = named_weights(policy)
 
@@ -52,7 +57,7 @@ def gradients(policy: Policy, objective: Objective, batch: Batch) -> dict[str, t
     spy(policy._optimizer)
     if policy._critic:
         spy(policy._critic._optimizer)
-    train(policy, objective, batch)
+    policy.update(batch, objective)
     return seen
 
 
