@@ -223,9 +223,20 @@ def _vote(verdict: Verdict) -> Hashable | None:
     return CORRECT if verdict.is_correct else verdict.extracted
 
 
+def eval_file(run: Path, step: int) -> Path:
+    return run / "eval" / f"step-{step:06d}.json"
+
+
+def read_interval(run: Path, step: int, name: str) -> tuple[float, float, float] | None:
+    """Value, lower and upper bound of a metric of a run's evaluation; None when that was not made or not taken."""
+    file = eval_file(run, step)
+    found = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    return (found[name], found[f"{name}_low"], found[f"{name}_high"]) if name in found else None
+
+
 def write_eval(run: Path, result: EvalResult) -> Path:
     """Writes `eval/step-000050.json` in a run's folder."""
-    file = run / "eval" / f"step-{result.step:06d}.json"
+    file = eval_file(run, result.step)
     file.parent.mkdir(parents=True, exist_ok=True)
     write_json(file, result)
     return file

@@ -21,11 +21,10 @@ from rlvr.observe.console import Console
 from rlvr.observe.health import Health
 from rlvr.observe.loggers import METRICS_FILE, open_loggers, read_metrics
 from rlvr.observe.metrics import resident_gib
-from rlvr.observe.rollouts import write_rollouts
+from rlvr.observe.rollouts import forget_rollouts, write_rollouts
 from rlvr.records import Group, Prompt
 
 if TYPE_CHECKING:
-    from rlvr.evaluate import EvalResult
     from rlvr.loop import Loop
 
 # May differ between a run and the run that goes on from it: how long, how often and where it is shown.
@@ -91,7 +90,6 @@ class Run:
     def __init__(self, config: TrainConfig, folder: Path, console: Console, stack: ExitStack) -> None:
         self.config, self.folder, self.console, self._stack = config, folder, console, stack
         self._interrupted = False
-        self._results: dict[str, EvalResult] = {}
 
     # ---- start
 
@@ -108,6 +106,7 @@ class Run:
         last_step = 0
         if saved and state:
             last_step = self._restore(saved, state)
+            forget_rollouts(self.folder, last_step)
         history = read_metrics(self.folder / METRICS_FILE) if last_step else []
         self._health = Health(row for row in history if row["step"] <= last_step)
         self._loggers = open_loggers(self.config.log, self.folder, asdict(self.config), last_step)
@@ -117,7 +116,7 @@ class Run:
         if not last_step:
             self._preflight(parts.prompts)
             if self.config.eval.every:
-                self._results["before"] = self._evaluate()
+                self._evaluate()
 
     def _restore(self, saved: Path, state: dict[str, Any]) -> int:
         self.loop.policy.load(saved)
@@ -195,7 +194,7 @@ class Run:
         folder, keep = self.folder / "checkpoints", self.config.checkpoint.keep
         checkpoint.save(folder, loop.step, loop.policy.save, state, keep)
 
-    def _evaluate(self) -> EvalResult:
+    def _evaluate(self) -> None:
         from rlvr.evaluate import evaluate, write_eval
 
         with self.console.progress("evaluate", len(self._held_out)) as advance:
@@ -210,16 +209,21 @@ class Run:
                 advance,
             )
         write_eval(self.folder, result)
-        return result
 
     # ---- end
 
     def finish(self) -> int:
         """Evaluates what came out and says where it lies."""
+        accuracies = {}
         if self.config.eval.every:
-            self._results["after"] = self._evaluate()
-        name = f"avg@{self.config.eval.samples}"
-        accuracies = {when: result.interval(name) for when, result in self._results.items()}
+            from rlvr.evaluate import read_interval
+
+            self._evaluate()
+            name = f"avg@{self.config.eval.samples}"
+            found = {
+                when: read_interval(self.folder, at, name) for when, at in (("before", 0), ("after", self.loop.step))
+            }
+            accuracies = {when: interval for when, interval in found.items() if interval is not None}
         self.console.summary(
             accuracies,
             self.folder,

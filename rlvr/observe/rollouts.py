@@ -64,6 +64,13 @@ def recorded_steps(run: Path) -> list[int]:
     return sorted(int(file.stem.removeprefix("step-")) for file in (run / "rollouts").glob("step-*.parquet"))
 
 
+def forget_rollouts(run: Path, last_step: int) -> None:
+    """Removes those of later steps, which a run that goes on from `last_step` takes anew."""
+    for step in recorded_steps(run):
+        if step > last_step:
+            rollouts_file(run, step).unlink()
+
+
 def _schema(parts: Sequence[str]) -> Any:
     import pyarrow as pa
 

@@ -65,6 +65,8 @@ def test_a_run_that_goes_on_gives_the_metrics_of_the_uninterrupted_one(whole, tm
             "train", *SMALL, "name=whole", f"steps={steps}", "eval.every=4", f"resume={resume}", folder=tmp_path
         )
         assert done.returncode == 0, done.stdout + done.stderr
+        assert "before  accuracy" in done.stdout
+        assert "after   accuracy" in done.stdout
     assert repeatable_metrics(tmp_path / "runs" / "whole") == repeatable_metrics(whole / "runs" / "whole")
 
 
