@@ -85,7 +85,7 @@ def assemble(config: TrainConfig, folder: Path, console: Console, stack: ExitSta
     )
     engine = build_engine(
         config.rollout,
-        model.path,
+        model,
         tokenizer,
         max(len(p.token_ids) for p in (*prompts, *held_out)),
         policy.model.module,
@@ -97,7 +97,7 @@ def assemble(config: TrainConfig, folder: Path, console: Console, stack: ExitSta
             config.rollout.max_new_tokens,
             config.rollout.temperature,
             config.rollout.top_p,
-            topk=Needs(config.objective).needs_top_k,
+            topk=needs.needs_top_k,
         ),
         sampler=PromptSampler(prompts, config.seed, config.data.shuffle),
         engine=engine,

@@ -160,7 +160,7 @@ def run(config: EvalRunConfig, console: Console) -> EvalResult:
         for warning in report.warnings():
             console.warn(warning)
         longest = max(len(prompt.token_ids) for prompt in prompts)
-        engine = build_engine(config.rollout, model.path, tokenizer, longest, _module(config))
+        engine = build_engine(config.rollout, model, tokenizer, longest, _module(config))
         stack.callback(engine.close)
         with console.progress("evaluate", len(prompts)) as advance:
             return evaluate(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rlvr.config import RolloutConfig
+from rlvr.config import ModelConfig, RolloutConfig
 from rlvr.rollout.engine import RolloutEngine
 
 if TYPE_CHECKING:
@@ -13,16 +13,16 @@ if TYPE_CHECKING:
 
 def build_engine(
     options: RolloutConfig,
-    model_path: str,
+    model: ModelConfig,
     tokenizer: PreTrainedTokenizerBase,
     max_prompt_tokens: int,
     policy_model: PreTrainedModel | None = None,
 ) -> RolloutEngine:
-    """The engine named by `options.engine`, holding the weights of `model_path`.
+    """The engine named by `options.engine`, holding the weights of `model`.
 
     Args:
         options: how to sample.
-        model_path: Hugging Face folder or hub id.
+        model: Hugging Face folder or hub id, and the revision there.
         tokenizer: the model's.
         max_prompt_tokens: longest prompt; with `options.max_new_tokens` it sizes context and cache.
         policy_model: shared by the `hf` engine where its dtype is the rollout's, so that no second copy is held.
@@ -31,12 +31,12 @@ def build_engine(
         ConfigError: the engine is not installed.
         ModelError: the engine cannot run this model.
     """
-    return ENGINES[options.engine](options, model_path, tokenizer, max_prompt_tokens, policy_model)
+    return ENGINES[options.engine](options, model, tokenizer, max_prompt_tokens, policy_model)
 
 
 def _hf(
     options: RolloutConfig,
-    model_path: str,
+    model: ModelConfig,
     tokenizer: PreTrainedTokenizerBase,
     max_prompt_tokens: int,
     policy_model: PreTrainedModel | None,
@@ -49,21 +49,21 @@ def _hf(
     dtype: torch.dtype = getattr(torch, options.dtype)
     if policy_model is None or policy_model.dtype != dtype:
         device = torch.device("cpu") if policy_model is None else policy_model.device
-        policy_model = AutoModelForCausalLM.from_pretrained(model_path, dtype=dtype)
+        policy_model = AutoModelForCausalLM.from_pretrained(model.path, revision=model.revision or "main", dtype=dtype)
         torch.nn.Module.to(policy_model, device)
     return HfEngine(policy_model, tokenizer, options.max_num_seqs)
 
 
 def _vllm(
     options: RolloutConfig,
-    model_path: str,
+    model: ModelConfig,
     tokenizer: PreTrainedTokenizerBase,
     max_prompt_tokens: int,
     policy_model: PreTrainedModel | None,
 ) -> RolloutEngine:
     from rlvr.rollout.vllm_engine import VllmEngine, settings
 
-    return VllmEngine(settings(options, model_path, max_prompt_tokens), tokenizer)
+    return VllmEngine(settings(options, model, max_prompt_tokens), tokenizer)
 
 
 # Each imports its library only when it is chosen.

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedTokenizerBase
 
-from rlvr.config import RolloutConfig
+from rlvr.config import ModelConfig, RolloutConfig
 from rlvr.errors import ConfigError, HandoverError, RlvrError
 from rlvr.records import Completion
 from rlvr.rollout.engine import Request, Sampling
@@ -55,7 +55,8 @@ class VllmEngine:
         self._tokenizer = tokenizer
         self._dtype: torch.dtype = getattr(torch, settings.dtype)
         with torch.device("meta"):
-            self._meta_model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(settings.model_path))
+            config = AutoConfig.from_pretrained(settings.model_path, revision=settings.revision)
+            self._meta_model = AutoModelForCausalLM.from_config(config)
         self._shared_memory = os.memfd_create("rlvr-weights")
         self._log = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 - closed by close()
         self._process, self._connection = self._start()
@@ -240,9 +241,10 @@ def _environment(settings: Settings) -> dict[str, str]:
     return {**os.environ, **own}
 
 
-def settings(options: RolloutConfig, model_path: str, max_prompt_tokens: int) -> Settings:
+def settings(options: RolloutConfig, model: ModelConfig, max_prompt_tokens: int) -> Settings:
     """Context and cache as large as the longest prompt and completion need, and not more."""
-    config = AutoConfig.from_pretrained(model_path)
+    revision = model.revision or "main"
+    config = AutoConfig.from_pretrained(model.path, revision=revision)
     # One token more: vLLM gives the log-probs of a whole sequence only while it samples the next token.
     max_model_len = min(config.max_position_embeddings, max_prompt_tokens + options.max_new_tokens + 1)
     on_gpu = torch.cuda.is_available()
@@ -250,7 +252,8 @@ def settings(options: RolloutConfig, model_path: str, max_prompt_tokens: int) ->
     if cache_bytes is None and not on_gpu:
         cache_bytes = _cpu_cache_bytes(config, options, max_model_len)
     return Settings(
-        model_path=model_path,
+        model_path=model.path,
+        revision=revision,
         dtype=options.dtype,
         max_model_len=max_model_len,
         max_num_seqs=options.max_num_seqs,

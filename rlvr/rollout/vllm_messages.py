@@ -19,6 +19,7 @@ class Settings:
     """What the process needs to start the engine."""
 
     model_path: str
+    revision: str
     dtype: str
     max_model_len: int
     max_num_seqs: int

@@ -213,6 +213,7 @@ def _start(settings: Settings) -> Any:
     engine = LLMEngine.from_engine_args(
         EngineArgs(
             model=settings.model_path,
+            revision=settings.revision,
             dtype=settings.dtype,
             skip_tokenizer_init=True,
             max_model_len=settings.max_model_len,

@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from rlvr.config import RolloutConfig
+from rlvr.config import ModelConfig, RolloutConfig
 from rlvr.policy.tiny import write_tiny_model
 from rlvr.rollout.engine import Request, RolloutEngine
 from rlvr.rollout.factory import build_engine
@@ -55,7 +55,7 @@ def started_engine(
     if request.param == "vllm" and not _vllm_is_installed():
         pytest.skip("vLLM is not installed")
     options = RolloutConfig(engine=request.param, dtype="float32", max_new_tokens=MAX_NEW_TOKENS, max_num_seqs=64)
-    engine = build_engine(options, folder, tokenizer, MAX_PROMPT_TOKENS)
+    engine = build_engine(options, ModelConfig(path=folder), tokenizer, MAX_PROMPT_TOKENS)
     yield engine
     engine.close()
     engine.close()  # safe twice

