@@ -20,7 +20,6 @@ SMALL = [
     "steps=2",
     "policy.prompts_per_step=4",
     "rollout.group_size=4",
-    "rollout.max_new_tokens=12",
     "objective.minibatches=2",
     "eval.every=0",
     "scoring.workers=1",
@@ -32,7 +31,7 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A folder whose model, half taught, is right now and then."""
     folder = tmp_path_factory.mktemp("run")
     with ExitStack() as stack:
-        assemble(configure("cold_start.steps=60"), folder, Console(), stack)
+        assemble(configure("cold_start.steps=120"), folder, Console(), stack)
     return folder / "cold_start"
 
 

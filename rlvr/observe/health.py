@@ -47,6 +47,13 @@ RULES = (
         "raise rollout.max_new_tokens, or add the `overlong` verifier so that shorter ones pay",
     ),
     Rule(
+        "nothing_kept",
+        3,
+        lambda now, first: now["groups/kept"] == 0,
+        "for {steps} steps dynamic sampling found no group to train on (accuracy {accuracy:.1%}); take data nearer to "
+        "the model's level, or more samples (rollout.group_size)",
+    ),
+    Rule(
         "no_signal_unsolved",
         3,
         lambda now, first: now["groups/zero_variance"] >= 1 and now["accuracy"] < SOLVED,

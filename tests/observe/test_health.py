@@ -13,6 +13,7 @@ HEALTHY = {
     "accuracy": 0.5,
     "length/truncated": 0.02,
     "groups/zero_variance": 0.3,
+    "groups/kept": 8.0,
     "policy/entropy": 0.8,
     "policy/grad_norm": 0.4,
     "mismatch/kl": 1e-3,
@@ -24,6 +25,7 @@ HEALTHY = {
 
 SICK = {
     "truncation": ({"length/truncated": 0.6}, "60% of completions hit the length limit.*rollout.max_new_tokens"),
+    "nothing_kept": ({"groups/kept": 0.0, "accuracy": 0.0}, "dynamic sampling found no group.*accuracy 0.0%"),
     "no_signal_unsolved": ({"groups/zero_variance": 1.0, "accuracy": 0.01}, "every group.*1.0%.*rollout.group_size"),
     "no_signal_solved": ({"groups/zero_variance": 1.0, "accuracy": 1.0}, "the data is solved"),
     "entropy": ({"policy/entropy": 0.03}, "entropy fell to 0.03.*objective.trust.high"),
