@@ -1,10 +1,48 @@
-"""Objectives as compositions of small pure functions on tensors.
+"""Objectives as compositions of small pure functions on tensors: no model, no configuration object, any trainer.
 
 objective = build({"advantage": {"baseline": "leave_one_out", "scale": "none"}, "aggregate": "token_mean"})
 batch, metrics = objective.prepare(batch)  # the whole rollout batch: filters, advantages
 weights = objective.weights(minibatch)  # one optimizer step: every normaliser, known before the first forward
 loss, metrics = objective.loss(policy_logprobs, microbatch, weights[tokens])  # sums over any split of the minibatch
 objective.after_update(metrics, batch.num_rows)  # once the batch's steps are done: controllers, warm-up
+
+Shape legend: N rows (completions), T tokens of all rows end to end, prompts included, L tokens of the longest row.
+
+Row advantages need no batch, only rewards [N] and integers [N] that are equal for completions of one prompt:
+
+>>> import torch
+>>> objective = build({"advantage": {"baseline": "leave_one_out", "scale": "none"}, "aggregate": "token_mean"})
+>>> objective.advantages(torch.tensor([1.0, 0.0, 0.0, 1.0, 1.0]), torch.tensor([7, 7, 7, 9, 9])).tolist()
+[1.0, -0.5, -0.5, 0.0, 0.0]
+
+A loss reads an `Experience` (experience.py says the shape of each of its tensors): token tensors [T] beside row tensors
+[N], and `row_ids` [T] for which token is whose. From padded tensors [N, L] flatten them; nan and anything else may stand
+where `loss_mask` is False. Of the fields that may be None an objective names those it needs: `objective.needs_old`,
+`needs_reference`, `needs_critic`, `needs_top_k`, `needs_step_rewards`; a missing one is a ValueError.
+
+>>> from rlvr.objectives.experience import Experience
+>>> mask = torch.tensor([[False, True, True], [False, True, False]])  # a prompt token each; the second row is shorter
+>>> old = torch.tensor([[0.0, -1.0, -2.0], [0.0, -0.5, float("nan")]])
+>>> experience = Experience(
+...     rewards=torch.tensor([1.0, 0.0], dtype=torch.float64),
+...     correct=torch.tensor([True, False]),  # the verifier's outcome: filters and the likelihood term read it
+...     truncated=torch.tensor([False, False]),
+...     group_ids=torch.tensor([0, 0]),
+...     row_ids=torch.tensor([0, 0, 0, 1, 1, 1]),
+...     loss_mask=mask.flatten(),
+...     rollout_logprobs=old.flatten(),
+...     old_logprobs=old.flatten(),
+... )
+>>> experience, metrics = objective.prepare(experience)
+>>> experience.advantages.tolist()
+[0.0, 1.0, 1.0, 0.0, -1.0, 0.0]
+>>> policy_logprobs = old.clone().requires_grad_()
+>>> loss, metrics = objective.loss(policy_logprobs.flatten(), experience)  # the whole batch in one: no weights given
+>>> loss.backward()
+>>> policy_logprobs.grad.mul(3).tolist()  # -A / 3 tokens
+[[0.0, -1.0, -1.0], [0.0, 1.0, 0.0]]
+>>> round(metrics["policy/ratio_max"].item(), 3)
+1.0
 """
 
 from __future__ import annotations
