@@ -27,6 +27,8 @@ CHOICES = [
     if (group, name) not in {("objective", unfed) for unfed in UNFED}
 ]
 REQUIRED = {
+    "verifier=judge": ["verifier.judge.url=http://localhost:8000/v1", "verifier.judge.model=m"],
+    "verifier=reward_model": ["verifier.reward_model.path=owner/model"],
     "verifier=python": [f"verifier.python.path={Path(__file__).parent}/verifiers/rewards.py:trl_reward"],
 }
 SHARED = Path(__file__).parents[1].parent / "shared" / "data"
