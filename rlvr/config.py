@@ -362,6 +362,10 @@ def _check_batch(config: TrainConfig) -> None:
     if overlong is not None and overlong > rollout.max_new_tokens:
         mend = f"never reached with rollout.max_new_tokens={rollout.max_new_tokens}; set both to the same"
         raise ConfigError("verifier.overlong.max_tokens", overlong, mend)
+    waits, deadline = config.verifier.get("judge", {}).get("seconds"), config.scoring.deadline_seconds
+    if waits is not None and waits >= deadline:
+        mend = f"scoring.deadline_seconds={deadline:g} ends the judge's worker before that; raise it, or lower this"
+        raise ConfigError("verifier.judge.seconds", waits, mend)
 
 
 def _check_data(config: TrainConfig) -> None:

@@ -14,7 +14,11 @@ from rlvr.verifiers.registry import build, check, names, verifier_class
 
 RECIPES = Path(__file__).parents[2] / "recipes" / "verifier"
 # What has no default.
-REQUIRED = {"python": {"path": f"{Path(__file__).parent / 'rewards.py'}:trl_reward"}}
+REQUIRED = {
+    "judge": {"url": "http://localhost:8000/v1", "model": "m"},
+    "python": {"path": f"{Path(__file__).parent / 'rewards.py'}:trl_reward"},
+    "reward_model": {"path": "owner/model"},
+}
 
 
 def test_every_verifier_has_a_recipe_under_its_own_name_and_the_other_way_round():
