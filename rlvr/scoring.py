@@ -87,13 +87,16 @@ class Scorer:
             and the verdict is `timeout`, or what the verifier said would stand.
 
     Raises:
-        ConfigError: wrong options. Nothing else, then or later: failures become verdicts.
+        ConfigError: wrong options, or a machine that cannot run the verifiers as they ask. Nothing else, then or
+            later: failures become verdicts.
     """
 
     def __init__(
         self, verifier_options: Mapping[str, Any], num_workers: int = 2, deadline_seconds: float = 10.0
     ) -> None:
         self.verifier = build(verifier_options)
+        for part in self.verifier.verifiers.values():
+            part.check_machine()
         """The same verifiers, for whoever wants to know what they accept; cases are judged elsewhere."""
         self.deadline_seconds = deadline_seconds
         self.seconds: dict[Hashable, float] = {}
@@ -322,21 +325,25 @@ def audit(scorer: Scorer, prompts: Sequence[Prompt]) -> list[Defect]:
     """Whether every reference is accepted in its own spelling and a perturbed one is not.
 
     Returns:
-        The prompts that fail; none when no verifier says what is right.
+        The prompts that fail; none when no verifier says what is right. A reference that does not tell its right
+        answer is left out.
     """
     outcome = scorer.verifier.outcome
     if outcome is None:
         return []
     cases: list[Case] = []
+    audited: list[Prompt] = []
     for prompt in prompts:
-        for response in (outcome.right_answer(prompt.reference), outcome.wrong_answer(prompt.reference)):
+        right, wrong = outcome.right_answer(prompt.reference), outcome.wrong_answer(prompt.reference)
+        if right:
+            audited.append(prompt)
             # Without the question: a right answer may stand in it.
-            cases.append(Case(response, prompt.reference, num_tokens=1, extra=prompt.extra))
+            cases += [Case(text, prompt.reference, num_tokens=1, extra=prompt.extra) for text in (right, wrong)]
     defects: list[Defect] = []
     for index, verdict in enumerate(scorer.score(cases)):
         is_right = index % 2 == 0
         if verdict.is_correct != is_right or verdict.is_fault:
             name = "its own reference" if is_right else "a wrong answer"
-            problem = f"{name} {cases[index].response!r} is {verdict.status}: {verdict.detail}".rstrip(": ")
-            defects.append(Defect(prompts[index // 2], problem, verdict))
+            problem = f"{name} {cases[index].response[:200]!r} is {verdict.status}: {verdict.detail}".rstrip(": ")
+            defects.append(Defect(audited[index // 2], problem, verdict))
     return defects
