@@ -19,7 +19,8 @@ NETWORK = {
     ),
     "abstract socket": "import socket; s = socket.socket(socket.AF_UNIX); s.connect({abstract!r})",
     "abstract datagram of a pair": (
-        "import socket; a, b = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM); a.sendto(b'x', {abstract!r})"
+        "import socket; a, b = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM); "
+        "a.sendto(b'x', {abstract!r} + 'd')"
     ),
     "own server": (
         "import socket\ns = socket.socket(); s.bind(('0.0.0.0', {port} + 1 if {port} < 65535 else 1024)); s.listen()\n"
@@ -184,7 +185,9 @@ RESOURCES = {
     "slow exit": "import atexit, time; atexit.register(time.sleep, 600)",
     "descriptors": "import os\nfds = []\nwhile True: fds.append(os.dup(0))",
     "deep recursion": "import sys\nsys.setrecursionlimit(10**9)\nf = lambda n: f(n + 1)\nf(0)",
-    "kernel keys": "import ctypes; print('ESCAPED' if ctypes.CDLL(None).syscall(248, b'user', b'k', b'v', 1, -2) > 0 else '')",
+    "kernel keys": (
+        "import ctypes; print('ESCAPED' if ctypes.CDLL(None).syscall(248, b'user', b'k', b'v', 1, -2) > 0 else '')"
+    ),
     "null bytes": "print(1)\0print(2)",
     "lone surrogate": "print('\udc80')",
     "crash": "import ctypes; ctypes.string_at(0)",

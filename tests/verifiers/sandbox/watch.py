@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 import traceback
+from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +25,7 @@ from rlvr.verifiers.sandbox.levels import descendants
 from rlvr.verifiers.sandbox.options import Limits, SandboxOptions
 
 NOBODY = 65534
-LIMITS = Limits(cpu_seconds=1, wall_seconds=3)
+LIMITS = Limits(cpu_seconds=1, wall_seconds=1.5)
 SLACK_SECONDS = 6.0  # of a busy machine
 
 
@@ -64,16 +65,19 @@ class Watch:
         udp = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
         udp.bind(("127.0.0.1", port))
         stream, abstract = (stack.enter_context(socket.socket(socket.AF_UNIX)) for _ in range(2))
-        datagram = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
+        datagram, abstract_datagram = (
+            stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)) for _ in range(2)
+        )
         stream.bind(str(folder / "stream"))
         datagram.bind(str(folder / "datagram"))
         abstract.bind("\0rlvr-" + token[:8])
+        abstract_datagram.bind("\0rlvr-" + token[:8] + "d")
         for listening in (stream, abstract):
             listening.listen()
         for path in folder.iterdir():
             path.chmod(0o666)
         folder.chmod(0o777)
-        sockets = [tcp, udp, stream, datagram, abstract]
+        sockets = [tcp, udp, stream, datagram, abstract, abstract_datagram]
         for each in sockets:
             each.setblocking(False)
         victim = subprocess.Popen(["sleep", "600"])
@@ -119,7 +123,7 @@ class Watch:
         return found
 
 
-def run_escapes(level: str, max_processes: int, python: str) -> list[str]:
+def run_escapes(level: str, max_processes: int, python: str, programs: Mapping[str, str] = ESCAPES) -> list[str]:
     """Violations, one line each; none of the programs may do what it tries."""
     violations = []
     options = SandboxOptions(python=python, memory_mb=512, file_mb=4, max_processes=max_processes)
@@ -129,7 +133,7 @@ def run_escapes(level: str, max_processes: int, python: str) -> list[str]:
         sandbox.start()
         server = sandbox.pid
         before = watch.state(server)
-        for name, program in ESCAPES.items():
+        for name, program in programs.items():
             started = time.monotonic()
             outcome = sandbox.program(watch.fill(program), "", LIMITS)
             seconds, said = time.monotonic() - started, outcome.stdout + outcome.stderr
@@ -144,8 +148,9 @@ def run_escapes(level: str, max_processes: int, python: str) -> list[str]:
                 seen.append(f"{len(outcome.stdout)} bytes of output")
             if sandbox.pid != server:
                 seen.append("the server died")
-                server, before = sandbox.pid, watch.state(sandbox.pid)
+                server, after = sandbox.pid, watch.state(sandbox.pid)
             violations += [f"{name}: {text}" for text in seen]
+            before = after
         still = sandbox.program("print(sum(range(10)))", "", LIMITS)
         if still.stdout != b"45\n":
             violations.append(f"the sandbox works no more: {still}")
