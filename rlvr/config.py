@@ -54,8 +54,9 @@ class DataConfig:
     """Column of the problem's text; dots reach into nested columns."""
     messages: str | None = None
     """Column that holds chat messages [{role, content}] instead of `question`."""
-    answer: str = "answer"
-    """Column of the reference answer; dots reach into nested columns (`reward_model.ground_truth`)."""
+    answer: str | list[str] = "answer"
+    """Column of the reference answer; dots reach into nested columns (`reward_model.ground_truth`). Several columns
+    ([test, entry_point]) give a mapping of those that are not empty; the first must be there."""
     answer_after: str | None = None
     """Keep only what follows the last such mark in the answer column (`####` for GSM8K)."""
     answer_boxed: bool = False

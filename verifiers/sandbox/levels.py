@@ -6,7 +6,7 @@ import os
 import secrets
 import socket
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
@@ -33,6 +33,22 @@ _HELD: dict[Level, int] = {"namespaces": 7, "landlock": 6, "seccomp_only": 5, "n
 _PROBE_LIMITS = Limits(cpu_seconds=5, wall_seconds=20)
 
 
+def _allow_namespaces() -> str:
+    if os.geteuid() == 0:
+        return "they need CAP_SYS_ADMIN (docker run --privileged)"
+    return (
+        "allow user namespaces with sysctl: user.max_user_namespaces=10000, kernel.unprivileged_userns_clone=1 "
+        "(Debian), kernel.apparmor_restrict_unprivileged_userns=0 (Ubuntu); in a container, by a seccomp profile that has unshare"
+    )
+
+
+_MENDS: dict[Level, Callable[[], str]] = {
+    "namespaces": _allow_namespaces,
+    "landlock": lambda: "it needs Linux 5.13 or newer with landlock in its lsm= list; in Docker, version 23 or newer",
+    "seccomp_only": lambda: "it needs Linux with seccomp filters on x86_64 or aarch64",
+}
+
+
 @dataclass(frozen=True)
 class Assessment:
     """What was found."""
@@ -47,9 +63,16 @@ class Assessment:
         held = _HELD[self.level] if self.level else 0
         return list(PROMISES.values())[held:]
 
-    def mends(self) -> list[str]:
-        """For each stronger level that failed: what went wrong and what brings it."""
-        return [f"{level}: {why}; {_mend(level, why)}" for level, why in self.failures.items()]
+    @property
+    def guaranteed(self) -> list[str]:
+        return list(PROMISES.values())[: _HELD[self.level] if self.level else 0]
+
+    def mends(self) -> dict[Level, str]:
+        """Stronger levels that failed -> what went wrong and what brings it."""
+        return {
+            level: why if "sandbox.python" in why else f"{why}; {_MENDS[level]()}"
+            for level, why in self.failures.items()
+        }
 
 
 def assess(options: SandboxOptions) -> Assessment:
@@ -92,23 +115,8 @@ def shortfall(options: SandboxOptions) -> str:
         return f"level={options.level} is weaker than that; write require={options.level} as well if it is meant"
     have = f"this machine gives {found.level}" if found.level else "this machine gives nothing that holds"
     weaker = "" if found.level is None else f"; or accept less with sandbox.require={found.level}"
-    return f"{have}. {'. '.join(found.mends())}{weaker}"
-
-
-def _mend(level: Level, why: str) -> str:
-    if "sandbox.python" in why:
-        return "the other levels do not need it" if level == "namespaces" else "install one with the system's packages"
-    if level == "namespaces":
-        if os.geteuid() == 0:
-            return "needs CAP_SYS_ADMIN (docker run --privileged, or --cap-add SYS_ADMIN without its seccomp profile)"
-        return (
-            "allow user namespaces with sysctl: user.max_user_namespaces=10000, kernel.unprivileged_userns_clone=1 "
-            "(Debian), kernel.apparmor_restrict_unprivileged_userns=0 (Ubuntu); in a container, with a seccomp profile "
-            "that has unshare"
-        )
-    if level == "landlock":
-        return "needs Linux 5.13 or newer with landlock in its lsm= list, and in Docker version 23 or newer"
-    return "needs Linux with seccomp filters on x86_64 or aarch64"
+    reasons = dict.fromkeys(found.mends().values())
+    return f"{have}: {'. '.join(reasons)}{weaker}"
 
 
 def _probe(sandbox: Sandbox) -> dict[str, str]:
