@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -84,7 +85,7 @@ def assemble(config: TrainConfig, folder: Path, console: Console, stack: ExitSta
         critic=config.critic if needs.needs_critic else None,
     )
     engine = build_engine(
-        config.rollout,
+        replace(config.rollout, max_num_seqs=min(config.rollout.max_num_seqs, _most_samples(config, held_out))),
         model,
         tokenizer,
         max(len(p.token_ids) for p in (*prompts, *held_out)),
@@ -116,6 +117,11 @@ def assemble(config: TrainConfig, folder: Path, console: Console, stack: ExitSta
         "batch": _arithmetic(config, prompts),
     }
     return Parts(loop, prompts, held_out, tokenizer, facts)
+
+
+def _most_samples(config: TrainConfig, held_out: Sequence[Prompt]) -> int:
+    """Completions that are asked for at once at most: the engine's cache need not hold more."""
+    return max(config.policy.prompts_per_step * config.rollout.group_size, len(held_out) * config.eval.samples)
 
 
 def start_model(config: TrainConfig, folder: Path) -> ModelConfig:
