@@ -15,9 +15,9 @@ Row advantages need no batch, only rewards [N] and integers [N] that are equal f
 >>> objective.advantages(torch.tensor([1.0, 0.0, 0.0, 1.0, 1.0]), torch.tensor([7, 7, 7, 9, 9])).tolist()
 [1.0, -0.5, -0.5, 0.0, 0.0]
 
-A loss reads an `Experience` (experience.py says the shape of each of its tensors): token tensors [T] beside row tensors
-[N], and `row_ids` [T] for which token is whose. From padded tensors [N, L] flatten them; nan and anything else may stand
-where `loss_mask` is False. Of the fields that may be None an objective names those it needs: `objective.needs_old`,
+A loss reads an `Experience` (experience.py says the shape of each of its tensors): token tensors [T], row tensors [N],
+and `row_ids` [T] for which token is whose. Padded tensors [N, L] are flattened; nan and anything else may stand where
+`loss_mask` is False. Of the fields that may be None an objective names those it needs: `objective.needs_old`,
 `needs_reference`, `needs_critic`, `needs_top_k`, `needs_step_rewards`; a missing one is a ValueError.
 
 >>> from rlvr.objectives.experience import Experience

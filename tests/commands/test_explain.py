@@ -9,7 +9,8 @@ from rlvr import cli
 from rlvr.commands import explain
 from rlvr.commands.compose import YamlSource
 from rlvr.commands.train import configure
-from rlvr.config import TrainConfig, save_config
+from rlvr.config import TrainConfig
+from rlvr.config_file import save_config
 from rlvr.errors import ConfigError
 
 SOURCE = YamlSource()
