@@ -26,6 +26,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import floors
 import psutil
 import pyarrow.parquet as pq
 from transformers import AutoTokenizer
@@ -127,8 +128,8 @@ def main() -> None:
         install_trl()
     folder = Path(tempfile.mkdtemp(prefix="rlvr-bench-"))
     prompts = folder / "prompts.jsonl"
-    rows = read_rows(args, workload.prompt_tokens, workload.prompts_per_step * STEPS_PER_TURN)
-    prompts.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    problems = read_rows(args, workload.prompt_tokens, workload.prompts_per_step * STEPS_PER_TURN)
+    prompts.write_text("".join(json.dumps(row) + "\n" for row in problems))
     report = {"workload": args.workload, **asdict(workload), "repeats": args.repeats, "machine": machine(args)}
     num_new = workload.prompts_per_step * workload.group_size * workload.new_tokens
     sides = [Side(name, command(name, args, workload, prompts), num_new, folder) for name in args.sides]
@@ -138,6 +139,11 @@ def main() -> None:
             say(f"  {side.turn()['step']:.1f} s")
     report["sides"] = {side.name: side.result() for side in sides}
     report |= ratios(report["sides"])
+    rates = floors.measure()
+    rows = workload.prompts_per_step * workload.group_size
+    once = statistics.median(side["prompt_tokens"] for side in report["sides"].values()) / workload.group_size
+    report["rates"] = asdict(rates)
+    report["floors"] = floors.work_of(str(args.model), rows, round(once), num_new).floors(rates)
     print(table(report))
     if args.json:
         args.json.write_text(json.dumps(report, indent=2) + "\n")
@@ -240,6 +246,12 @@ def table(report: dict[str, Any]) -> str:
     for name, side in report["sides"].items():
         cells = "".join(f"{side['seconds'][part]:>10.2f}" for part in PARTS)
         lines.append(f"{names[name]:<14}{cells}{side['step_tokens_per_second']:>10.0f}{side['peak_mib']:>10.0f}")
+    least, rates = report["floors"], report["rates"]
+    speed = f"{rates['flops'] / 1e9:.0f} GFLOP/s in bfloat16, {rates['bandwidth'] / 1e9:.1f} GB/s"
+    lines.append(f"floors at {speed}: " + ", ".join(f"{part} {seconds:.2f} s" for part, seconds in least.items()))
+    for name, side in report["sides"].items():
+        times = (f"{part} {side['seconds'][part] / floor:.1f}" for part, floor in least.items())
+        lines.append(f"{names[name]}, times its floor: " + ", ".join(times))
     lines += [f"{name} = {value:.2f}" for name, value in report.items() if name.startswith("ratio_")]
     return "\n".join(lines)
 

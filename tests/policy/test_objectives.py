@@ -20,7 +20,8 @@ from rlvr.policy.trainer import Policy
 from .examples import VOCABULARY, scored_batch
 from .training import SHAPE, MakePolicy, gradients_of_update, named_weights, prepared
 
-PRESETS = {file.stem: yaml.safe_load(file.read_text()) for file in sorted(RECIPES.glob("objective/*.yaml"))}
+FILES = {file.stem: yaml.safe_load(file.read_text()) for file in sorted(RECIPES.glob("objective/*.yaml"))}
+PRESETS = {name: content.get("objective", content) for name, content in FILES.items()}
 HOLDS_WEIGHTS = {"cispo", "scalerl", *(name for name in PRESETS if name.startswith("dppo_"))}
 STEP = 2e-5  # normalisation and attention are float32 within: a smaller one would drown in their rounding
 

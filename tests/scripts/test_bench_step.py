@@ -1,9 +1,16 @@
 """The arithmetic of scripts/bench/step.py, on steps given by hand."""
 
 import runpy
+import sys
 from pathlib import Path
 
-STEP = runpy.run_path(str(Path(__file__).parents[2] / "scripts" / "bench" / "step.py"))
+import pytest
+
+BENCH = Path(__file__).parents[2] / "scripts" / "bench"
+sys.path.insert(0, str(BENCH))
+STEP = runpy.run_path(str(BENCH / "step.py"))
+FLOORS = runpy.run_path(str(BENCH / "floors.py"))
+sys.path.remove(str(BENCH))
 
 
 def side(*steps: dict[str, float], peak_mib: float) -> dict:
@@ -32,3 +39,14 @@ def test_ratios_are_trls_over_ours() -> None:
 
 def test_no_ratio_without_trl() -> None:
     assert STEP["ratios"]({"hf": side(one_step(2.0), peak_mib=1.0)}) == {}
+
+
+def test_floors_are_the_least_arithmetic_and_traffic() -> None:
+    work = FLOORS["Work"](body=100, head=50, rows=4, prompt_tokens=30, new_tokens=40)
+    rates = FLOORS["Rates"](flops=1e3, bandwidth=1e9)
+    floors = work.floors(rates)
+    assert floors["update"] == pytest.approx(6 * (100 * 70 + 50 * 40) / 1e3)
+    assert floors["generate"] == pytest.approx((2 * 100 * 30 + 2 * 150 * 40) / 1e3)
+    assert floors["sync"] == pytest.approx(2 * 2 * 150 / 1e9)
+    slow = work.floors(FLOORS["Rates"](flops=1e9, bandwidth=10.0))  # ten steps, each of which reads all weights
+    assert slow["generate"] == pytest.approx(10 * 300 / 10, rel=1e-3)
