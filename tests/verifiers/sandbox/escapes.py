@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - programs read best on one line
 """Programs that try to get out of a sandbox. What each must not do is watched from outside (`watch.py`).
 
 `{folder}` holds a canary, a file `secret` and two sockets; `{port}` is a listening TCP and UDP port of this machine;
@@ -19,8 +20,7 @@ NETWORK = {
     ),
     "abstract socket": "import socket; s = socket.socket(socket.AF_UNIX); s.connect({abstract!r})",
     "abstract datagram of a pair": (
-        "import socket; a, b = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM); "
-        "a.sendto(b'x', {abstract!r} + 'd')"
+        "import socket; a, b = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM); a.sendto(b'x', {abstract!r} + 'd')"
     ),
     "own server": (
         "import socket\ns = socket.socket(); s.bind(('0.0.0.0', {port} + 1 if {port} < 65535 else 1024)); s.listen()\n"
