@@ -8,9 +8,9 @@ import platform
 import shutil
 import sys
 import tempfile
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 

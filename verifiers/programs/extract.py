@@ -57,11 +57,13 @@ def _blocks(text: str) -> list[tuple[str, str]]:
 def _is_program(text: str) -> bool:
     if len(text) > MAX_CHARACTERS:
         return False
-    body = text if text[:1] not in (" ", "\t") else f"def solution():\n{text}"
+    is_body = text[:1] in (" ", "\t")
     try:
-        statements = ast.parse(body).body
+        statements = ast.parse(f"def function():\n{text}" if is_body else text).body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return False
-    plain = (ast.FunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom)
+    if is_body:
+        return any(isinstance(node, (ast.Return, ast.Assign, ast.If, ast.For)) for node in ast.walk(statements[0]))
+    defining = (ast.FunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom)
     calls = (node for node in statements if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call))
-    return any(isinstance(node, plain) for node in statements) or next(calls, None) is not None
+    return any(isinstance(node, defining) for node in statements) or next(calls, None) is not None

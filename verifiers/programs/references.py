@@ -80,7 +80,7 @@ def read_tests(reference: Any) -> Suite:
         tests = _read(_parsed(reference))
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise UnreadableError(f"{type(error).__name__}: {error}"[:200]) from error
-    if not len(tests):
+    if not len(tests) or (tests.scripts and not any("assert" in script for script in tests.scripts)):
         raise UnreadableError("there is no test in it")
     return tests
 

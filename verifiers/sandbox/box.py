@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -41,7 +42,7 @@ main(int(sys.argv[2]), sys.argv[3])
 class Sandbox:
     """One fork server at one level; starts on first use and again after it has failed.
 
-    Not for several threads at a time: one run goes on in it.
+    One run at a time: other threads wait for it.
 
     Args:
         level: how it is confined; `levels.assess` finds out which the machine offers.
@@ -52,6 +53,7 @@ class Sandbox:
         self.level, self.options = level, options
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
+        self._lock = threading.Lock()
 
     def start(self) -> None:
         """Raises SandboxError with what the server said."""
@@ -96,7 +98,7 @@ class Sandbox:
         Raises:
             SandboxError: it could not be run.
         """
-        with contextlib.ExitStack() as stack:
+        with self._lock, contextlib.ExitStack() as stack:
             code, given, out, err = (stack.enter_context(_memory_file()) for _ in range(4))
             code.write(source.encode("utf-8", "surrogateescape"))
             given.write(stdin.encode("utf-8", "surrogateescape"))
@@ -114,7 +116,7 @@ class Sandbox:
             SandboxError: it could not be run.
         """
         ours, theirs = socket.socketpair()
-        with ours, _memory_file() as out, _memory_file() as err, open(os.devnull) as nothing:
+        with self._lock, ours, _memory_file() as out, _memory_file() as err, open(os.devnull) as nothing:
             with theirs:
                 streams = [theirs.fileno(), nothing.fileno(), out.fileno(), err.fileno()]
                 self._request("calls", limits, streams)

@@ -26,6 +26,8 @@ HEADER_BYTES = 8
 
 _PLAIN = {type(None), bool, float, str}
 _SMALL = 1 << 53
+_LONGEST_RANGE = 1_000_000
+_LARGEST_EXPONENT = 10_000
 _SEQUENCES: tuple[tuple[str, Callable[[Iterable[Any]], Any]], ...] = (
     ("t", tuple),
     ("s", set),
@@ -120,10 +122,24 @@ _RARE: dict[str, Callable[[Any, Callable[[int], Any]], Any]] = {
     "i": lambda content, resolve: int(content, 16),
     "c": lambda content, resolve: complex(*content),
     "b": lambda content, resolve: bytes.fromhex(content),
-    "r": lambda content, resolve: range(*(_decode(part, resolve) for part in content)),
-    "n": lambda content, resolve: Decimal(content),
+    "r": lambda content, resolve: _range([_decode(part, resolve) for part in content]),
+    "n": lambda content, resolve: _decimal(content),
     "y": lambda content, resolve: _builtin_type(content),
 }
+
+
+def _range(parts: list[int]) -> range:
+    found = range(*parts)
+    if len(found) > _LONGEST_RANGE:  # a few bytes that would fill the memory of whoever makes a list of them
+        raise ValueError("the range is too long")
+    return found
+
+
+def _decimal(text: str) -> Decimal:
+    found = Decimal(text)
+    if found.is_finite() and abs(found.adjusted()) > _LARGEST_EXPONENT:
+        raise ValueError("the number is too large")
+    return found
 
 
 def _builtin_type(name: str) -> type:

@@ -38,7 +38,8 @@ def _allow_namespaces() -> str:
         return "they need CAP_SYS_ADMIN (docker run --privileged)"
     return (
         "allow user namespaces with sysctl: user.max_user_namespaces=10000, kernel.unprivileged_userns_clone=1 "
-        "(Debian), kernel.apparmor_restrict_unprivileged_userns=0 (Ubuntu); in a container, by a seccomp profile that has unshare"
+        "(Debian), kernel.apparmor_restrict_unprivileged_userns=0 (Ubuntu); in a container, the seccomp profile must "
+        "have unshare"
     )
 
 

@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - programs read best on one line
 """Programs that try to get out of a sandbox. What each must not do is watched from outside (`watch.py`).
 
 `{folder}` holds a canary, a file `secret` and two sockets; `{port}` is a listening TCP and UDP port of this machine;

@@ -158,7 +158,7 @@ def run_escapes(level: str, max_processes: int, python: str, programs: Mapping[s
 
 
 def as_nobody(level: str, max_processes: int, python: str) -> list[str]:
-    """`run_escapes` as a user without privileges: in a fork of this process, since its modules may be unreadable then."""
+    """`run_escapes` without privileges: in a fork of this process, whose modules may be unreadable by then."""
     with tempfile.TemporaryDirectory(prefix="rlvr-nobody-") as name:
         copy = Path(name)
         shutil.copytree(box.PACKAGE_FOLDER / "rlvr" / "verifiers", copy / "rlvr" / "verifiers")
