@@ -44,9 +44,9 @@ def make_batch(workload: Workload, vocabulary: int) -> Batch:
     def tokens(count: int) -> list[int]:
         return torch.randint(vocabulary, (count,), generator=rng).tolist()
 
-    num_rows = workload.prompts_per_step * workload.group_size
-    batch = pack([(tokens(workload.prompt_tokens), tokens(workload.new_tokens)) for _ in range(num_rows)])
-    size = batch.num_tokens
+    prompts = [tokens(workload.prompt_tokens) for _ in range(workload.prompts_per_step)]
+    batch = pack([(prompt, tokens(workload.new_tokens)) for prompt in prompts for _ in range(workload.group_size)])
+    num_rows, size = batch.num_rows, batch.num_tokens
 
     def logprobs() -> Tensor:
         return torch.where(batch.loss_mask, -torch.rand(size, generator=rng) - 0.1, 0.0)
