@@ -59,7 +59,7 @@ FRAGMENTS: dict[str, dict[str, str]] = {
         "batch_mean": "r - mean_batch",
         "group_mean": "r - mean_g",
         "leave_one_out": "r - mean_others",
-        "critic": "Σ_(l>=t) (γ λ)^(l-t) δ_l\nδ_t = R_t + γ V_(t+1) - V_t; after the row's last token V = {end}\n"
+        "critic": "Σ_(l>=t) (γ λ)^(l-t) δ_l\nδ_t = R_t + γ V_old(t+1) - V_old(t); after the row's last token V_old = {end}\n"
         "R_t = ({paid}, else 0){kl_in_reward}\nγ, λ = {advantage.gamma:g}, {lam}",
     },
     "advantage.scale": {
@@ -245,7 +245,9 @@ class _Composer:
             "advantage.baseline",
             ema_step=f"{1 - options.ema_decay:g}",
             lam="λ_i" if self._spec.critic.lam_alpha else f"{self._spec.critic.lam_policy:g}",
-            end="V where it was truncated, else 0" if self._spec.critic.bootstrap_truncated else "0",
+            end="that of its last state where it was truncated, else 0"
+            if self._spec.critic.bootstrap_truncated
+            else "0",
             paid=f"{'a step' if options.credit == 'process' else 'the row'}'s reward at its last token",
             kl_in_reward=self._kl_in_reward("KL"),
         )
@@ -269,7 +271,7 @@ class _Composer:
         critic, error = self._spec.critic, "(V - G)²"
         if critic.value_clip is not None:
             error = f"max((V - G)², (clip(V, V_old ± {critic.value_clip:g}) - G)²)"
-        self._lines = [("G_t", f"V_old + Σ_(l>=t) (γ {critic.lam_critic:g})^(l-t) δ_l")]
+        self._lines = [("G_t", f"V_old(t) + Σ_(l>=t) (γ {critic.lam_critic:g})^(l-t) δ_l")]
         alone = f"; the first {critic.warmup_steps} steps train nothing else" if critic.warmup_steps else ""
         return f"{critic.coef:g} × (mean over tokens of 1/2 {error}){alone}"
 

@@ -47,8 +47,8 @@ class Result:
     """First step at which the training accuracy of the last `WINDOW` steps averages `SOLVED`; None: never."""
     clip_fraction: float | None
     """Mean over the steps of the share of tokens that the trust region acts on; None without a ratio."""
-    entropy: float
-    """Nats a token, mean of the last steps."""
+    entropy: float | None
+    """Nats a token, mean of the last steps; None where the policy was not trained in them."""
     curve: list[float]
     """Training accuracy of each step."""
 
@@ -94,10 +94,13 @@ class Bench:
         log = self.folder / f"{name}.log"
         command = [sys.executable, "-m", "rlvr.cli", "train", "recipe=quickstart", f"name={name}", f"seed={seed}"]
         with log.open("w") as output:
-            done = subprocess.run(
+            process = subprocess.Popen(
                 [*command, f"output={self.folder}", *FRUGAL, *overrides], stdout=output, stderr=output, cwd=ROOT
             )
-        return done.returncode, log
+            try:
+                return process.wait(), log
+            except KeyboardInterrupt:  # the run has got it too, and saves a checkpoint
+                return process.wait(), log
 
 
 def finished(folder: Path, steps: int) -> bool:
@@ -110,15 +113,20 @@ def read_run(folder: Path, steps: int) -> Result:
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     before, after = (json.loads((folder / "eval" / f"step-{s:06d}.json").read_text()) for s in (0, steps))
     curve = [row["accuracy"] for row in rows]
-    clipped = [row["policy/clip_fraction"] for row in rows if row.get("policy/clip_fraction") is not None]
     return Result(
         before=before["avg@1"],
         accuracy=after["avg@1"],
         steps_to_80=steps_to(curve, SOLVED),
-        clip_fraction=statistics.fmean(clipped) if clipped else None,
-        entropy=statistics.fmean(row["policy/entropy"] for row in rows[-LAST:] if "policy/entropy" in row),
+        clip_fraction=mean_of(rows, "policy/clip_fraction"),
+        entropy=mean_of(rows[-LAST:], "policy/entropy"),
         curve=curve,
     )
+
+
+def mean_of(rows: Sequence[dict[str, Any]], metric: str) -> float | None:
+    """Over the steps that have the metric; None where none has."""
+    known = [row[metric] for row in rows if row.get(metric) is not None]
+    return statistics.fmean(known) if known else None
 
 
 def steps_to(curve: Sequence[float], level: float) -> int | None:

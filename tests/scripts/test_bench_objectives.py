@@ -37,6 +37,12 @@ def test_without_a_ratio_nothing_is_clipped_and_what_is_never_reached_is_none(tm
     assert result.steps_to_80 is None
 
 
+def test_steps_that_train_the_critic_alone_have_no_entropy(tmp_path: Path) -> None:
+    write_run(tmp_path, [0.5] * 2, after=0.5)
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "accuracy": 0.5}\n{"step": 2, "accuracy": 0.5}\n')
+    assert BENCH["read_run"](tmp_path, 2).entropy is None
+
+
 def test_a_run_counts_as_done_once_it_is_evaluated_at_the_last_step(tmp_path: Path) -> None:
     write_run(tmp_path, [0.5, 0.6], after=0.6)
     assert BENCH["finished"](tmp_path, 2)
