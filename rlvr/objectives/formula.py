@@ -59,7 +59,8 @@ FRAGMENTS: dict[str, dict[str, str]] = {
         "batch_mean": "r - mean_batch",
         "group_mean": "r - mean_g",
         "leave_one_out": "r - mean_others",
-        "critic": "Σ_(l>=t) (γ λ)^(l-t) δ_l\nδ_t = R_t + γ V_old(t+1) - V_old(t); after the row's last token V_old = {end}\n"
+        "critic": "Σ_(l>=t) (γ λ)^(l-t) δ_l\n"
+        "δ_t = R_t + γ V_old(t+1) - V_old(t); after the row's last token V_old = {end}\n"
         "R_t = ({paid}, else 0){kl_in_reward}\nγ, λ = {advantage.gamma:g}, {lam}",
     },
     "advantage.scale": {
