@@ -63,7 +63,7 @@ class Verifier(ABC):
     def prepare(self) -> None:  # noqa: B027 - most need nothing
         """Imports what calls will need, so that no case pays for it."""
 
-    def check_machine(self) -> None:
+    def check_machine(self) -> None:  # noqa: B027 - most need nothing
         """Whether this machine has what calls will need; called before anything heavy is loaded.
 
         Raises:
