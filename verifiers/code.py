@@ -41,6 +41,7 @@ from rlvr.verifiers.programs.extract import MAX_CHARACTERS, find_program
 from rlvr.verifiers.programs.judging import judge
 from rlvr.verifiers.programs.references import Suite, UnreadableError, read_tests
 from rlvr.verifiers.sandbox import levels, remote, runners
+from rlvr.verifiers.sandbox.languages import LANGUAGES
 from rlvr.verifiers.sandbox.options import SandboxError, SandboxOptions
 
 
@@ -55,8 +56,8 @@ class Code(Verifier):
     """Multiplies the reward in the sum."""
     reward: Literal["all", "fraction"] = "all"
     """`all`: every test must pass, the first failure ends the case; `fraction`: the share of tests that pass."""
-    language: Literal["python"] = "python"
-    """What the programs are written in (`sandbox/runners.py`)."""
+    language: Literal["python", "bash"] = "python"
+    """What the programs are written in (`sandbox/languages.py`); functions are called in Python alone."""
     thinking: Thinking = "optional"
     """`required`: no `</think>`, no answer; `optional`: reasoning is cut off where there is any; `searched`: never."""
     test_seconds: Annotated[float, Field(gt=0)] = 4.0
@@ -70,7 +71,11 @@ class Code(Verifier):
             tests = read_tests(case.reference)
         except UnreadableError as error:
             return Verdict(0.0, "unparseable_gold", detail=f"the reference cannot be read: {error}")
-        found = find_program(case.response, self.thinking, runners.RUNNERS[self.language].tags)
+        if not tests.stdin and not LANGUAGES[self.language].has_calls:
+            return Verdict(
+                0.0, "unparseable_gold", detail=f"the tests call functions; language={self.language} has none"
+            )
+        found = find_program(case.response, self.thinking, LANGUAGES[self.language].tags)
         if found is None or not found.strip():
             status: Status = "truncated" if case.finish_reason == "length" else "no_answer"
             return Verdict(0.0, status, detail="no block of code outside the reasoning")
@@ -81,7 +86,7 @@ class Code(Verifier):
             runs = runners.open_runs(self.language, self.sandbox)
             late = f"tests not done within {self.case_seconds:g} s"
             if_late(self.case_seconds + 1.0, Verdict(0.0, "wrong", extracted=extracted, detail=late))
-            program = _whole(found, tests)
+            program = _whole(found, tests) if self.language == "python" else found
             result = judge(program, tests, runs, self.test_seconds, self.case_seconds, self.reward == "fraction")
         except SandboxError as error:
             return Verdict(0.0, "error", extracted=extracted, detail=f"sandbox: {error}")
@@ -94,7 +99,7 @@ class Code(Verifier):
     def prepare(self) -> None:
         import numpy  # noqa: F401 - the tests of HumanEval+ and MBPP+ compare with it
 
-        runners.prepare(self.language, self.sandbox)
+        runners.prepare(self.sandbox)
 
     def check_machine(self) -> None:
         if self.sandbox.remote is not None:

@@ -257,3 +257,15 @@ def test_the_interpreters_optimisation_does_not_remove_the_tests():
     )
     done = subprocess.run([sys.executable, "-O", "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "wrong"
+
+
+def test_another_language_is_an_entry():
+    verify = Code(language="bash", **SECONDS)
+    reference = {"inputs": ["3 4\n", "10 5\n"], "outputs": ["7", "15"]}
+    assert verify(Case(block("read a b\necho $((a + b))", "bash"), reference)).is_correct
+    assert verify(Case(block("read a b\necho 7", "sh"), reference)).detail == "test 2 of 2: printed '7', not '15'"
+    assert verify(Case(block("echo $((3 + 4)"), reference)).status == "no_answer"
+    for program in ("cat /etc/passwd", "exec 3<>/dev/tcp/127.0.0.1/80 && echo 7", "echo x > /tmp/rlvr-escape; echo 7"):
+        assert verify(Case(block(program, "bash"), reference)).status == "wrong"
+    assert not Path("/tmp/rlvr-escape").exists()
+    assert verify(Case(block("echo 1", "bash"), ["assert f(1) == 1"])).status == "unparseable_gold"

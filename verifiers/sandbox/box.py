@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from rlvr.verifiers.sandbox import codec, landlock
+from rlvr.verifiers.sandbox.languages import LANGUAGES, Language
 from rlvr.verifiers.sandbox.options import Level, Limits, Outcome, SandboxError, SandboxOptions
 from rlvr.verifiers.sandbox.readable import interpreter_paths
 from rlvr.verifiers.sandbox.server import Confinement
@@ -47,10 +48,11 @@ class Sandbox:
     Args:
         level: how it is confined; `levels.assess` finds out which the machine offers.
         options: limits and interpreter; `level` and `require` in it are not looked at.
+        language: of the programs.
     """
 
-    def __init__(self, level: Level, options: SandboxOptions) -> None:
-        self.level, self.options = level, options
+    def __init__(self, level: Level, options: SandboxOptions, language: Language = LANGUAGES["python"]) -> None:
+        self.level, self.options, self._language = level, options, language
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._lock = threading.Lock()
@@ -61,8 +63,9 @@ class Sandbox:
             return
         self.close()
         python = self.options.python or sys.executable
+        confinement = json.dumps(self._confinement(python))
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        arguments = [_BOOT, str(PACKAGE_FOLDER), str(theirs.fileno()), json.dumps(self._confinement(python))]
+        arguments = [_BOOT, str(PACKAGE_FOLDER), str(theirs.fileno()), confinement]
         try:
             with theirs:
                 self._process = subprocess.Popen(
@@ -161,7 +164,9 @@ class Sandbox:
                 max_processes=self.options.max_processes,
                 memory_bytes=self.options.memory_mb << 20,
                 file_bytes=self.options.file_mb << 20,
-                readable=interpreter_paths(python),
+                readable=[*interpreter_paths(python), *self._language.readable],
+                command=list(self._language.command),
+                file=self._language.file,
             )
         )
 

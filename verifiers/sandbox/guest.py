@@ -26,6 +26,13 @@ def run_program(file: int) -> NoReturn:
     _end(_execute(source))
 
 
+def start_command(file: int, name: str, command: list[str]) -> NoReturn:
+    """Writes the source in `file` to the folder and becomes the command that runs it."""
+    with os.fdopen(file, "rb") as source, open(name, "wb") as target:
+        target.write(source.read())
+    os.execv(command[0], command)
+
+
 def serve_calls(channel: int) -> NoReturn:
     """Runs the source that comes first as a module, then does what `channel` asks until it is closed."""
     _open_standard_streams()

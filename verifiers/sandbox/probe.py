@@ -63,7 +63,7 @@ attempt("processes", "signalled", lambda: os.kill(OUTSIDE, 0))
 attempt("processes", "signalled its parent", lambda: os.getppid() and os.kill(os.getppid(), 0))
 attempt("processes", "read an environment", lambda: bool(open(f"/proc/{{OUTSIDE}}/environ", "rb").read()))
 attempt("processes", "changed limits", lambda: bool(resource.prlimit(os.getppid() or OUTSIDE, resource.RLIMIT_CORE)))
-attempt("sight", "saw a file", lambda: bool(os.stat(FOLDER + "/canary")))
+attempt("sight", "saw a file", lambda: bool(os.stat(FOLDER)))
 attempt("limits", "took memory", lambda: bool(bytearray(MEMORY)))
 if PROCESSES > 1:
     attempt("leftovers", "", lambda: daemon() or int("x"))

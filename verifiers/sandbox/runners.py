@@ -1,27 +1,14 @@
-"""Languages by name: another one is an entry."""
+"""The fork servers of this process, one for each language and set of options."""
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 
 from rlvr.verifiers.sandbox import levels
 from rlvr.verifiers.sandbox.box import Sandbox
+from rlvr.verifiers.sandbox.languages import LANGUAGES
 from rlvr.verifiers.sandbox.options import SandboxError, SandboxOptions
 from rlvr.verifiers.sandbox.remote import SandboxFusion
-
-
-@dataclass(frozen=True)
-class Runner:
-    """How programs of a language are found and run."""
-
-    tags: tuple[str, ...]
-    """Names that its blocks of code carry."""
-    remote_name: str
-    """What SandboxFusion calls it."""
-
-
-RUNNERS = {"python": Runner(tags=("python", "python3", "py"), remote_name="python")}
 
 _open: dict[tuple[int, str, SandboxOptions], Sandbox] = {}
 
@@ -33,7 +20,7 @@ def open_runs(language: str, options: SandboxOptions) -> Sandbox | SandboxFusion
         SandboxError: this machine does not give what the options require.
     """
     if options.remote is not None:
-        return SandboxFusion(options, RUNNERS[language].remote_name)
+        return SandboxFusion(options, LANGUAGES[language].remote_name)
     # A server of the process that forked this one is not ours to talk to.
     key = (os.getpid(), language, options)
     if key not in _open:
@@ -41,7 +28,7 @@ def open_runs(language: str, options: SandboxOptions) -> Sandbox | SandboxFusion
             raise SandboxError(missing)
         level = levels.assess(options).level
         assert level is not None
-        _open[key] = Sandbox(level, options)
+        _open[key] = Sandbox(level, options, LANGUAGES[language])
     return _open[key]
 
 
@@ -51,7 +38,7 @@ def close_all() -> None:
         _open.pop(key).close()
 
 
-def prepare(language: str, options: SandboxOptions) -> None:
+def prepare(options: SandboxOptions) -> None:
     """Finds out what the machine offers, so that processes forked from this one need not."""
     if options.remote is None:
         levels.assess(options)

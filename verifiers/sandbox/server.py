@@ -52,8 +52,10 @@ class Confinement:
     file_bytes: int
     """Longest file, and room in the own folder."""
     readable: list[str]
-    execute: bool = False
-    """Programs may be started (other languages)."""
+    command: list[str]
+    """Starts a program of another language; empty for Python."""
+    file: str
+    """Where the command finds it, in the own folder."""
 
 
 class Server:
@@ -76,7 +78,7 @@ class Server:
         self.program_filter: bytes | None = None
         self.num_tasks = 0 if confinement.namespaces or uid is not None else _tasks_of_user()
         if confinement.seccomp:
-            seccomp.install(seccomp.server_filter(write=self.own is not None, execute=confinement.execute))
+            seccomp.install(seccomp.server_filter(write=self.own is not None, execute=bool(confinement.command)))
             if confinement.namespaces:
                 self.program_filter = seccomp.program_filter(fork=confinement.max_processes > 1, signal_pid=None)
 
@@ -197,6 +199,8 @@ class Server:
             os.closerange(first, 1 << 10)
             if self.confinement.seccomp:
                 seccomp.install(self.program_filter or self._own_filter())
+            if self.confinement.command:
+                guest.start_command(3, self.confinement.file, self.confinement.command)
             if request["mode"] == "calls":
                 guest.serve_calls(3)
             guest.run_program(3)
