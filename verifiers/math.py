@@ -46,8 +46,9 @@ from rlvr.records import Status, Verdict
 from rlvr.verifiers.answers import compare, symbolic
 from rlvr.verifiers.answers.extract import Thinking, extract, last_box
 from rlvr.verifiers.answers.leaves import Leaf, spelling
+from rlvr.verifiers.answers.nodes import Node
 from rlvr.verifiers.answers.normalize import normalize
-from rlvr.verifiers.answers.structures import Node, readings
+from rlvr.verifiers.answers.structures import readings
 from rlvr.verifiers.answers.values import TooLargeError, UnreadableError
 from rlvr.verifiers.base import Case, Verifier, if_late
 

@@ -2,13 +2,16 @@
 
 from pathlib import Path
 
+import answer_styles
+import math_cases
 import pyarrow.parquet as pq
 import pytest
-from math_cases import DIFFERENT, SAME
 
 from rlvr.verifiers.base import Case
 from rlvr.verifiers.math import MAX_CHARACTERS, Math
 
+SAME = math_cases.SAME + answer_styles.SAME
+DIFFERENT = math_cases.DIFFERENT + answer_styles.DIFFERENT
 DATA = Path(__file__).parents[2].parent / "shared" / "data"
 
 verify = Math()

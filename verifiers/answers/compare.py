@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from rlvr.verifiers.answers import values
 from rlvr.verifiers.answers.leaves import Leaf
-from rlvr.verifiers.answers.structures import Interval, Items, Matrix, Node, Region, Relation, as_region
+from rlvr.verifiers.answers.nodes import Interval, Items, Matrix, Node, Region, Relation
+from rlvr.verifiers.answers.structures import as_region
 
 T = TypeVar("T")
 
 Symbolic = Callable[[str, str], bool]
 """Decides equality of two expressions (reference, answer) that could not be evaluated here."""
 
+_FUNCTION = re.compile(r"\w\(x\)")
 _OPPOSITE = {"<": ">", ">": "<", r"\le": r"\ge", r"\ge": r"\le"}
 
 
@@ -23,10 +26,11 @@ def same(gold: Node, answer: Node, symbolic: Symbolic) -> bool:
     A name before the answer (`x = 5`) may be there or missing, but two names must agree. Items of a bare list or a
     set come in any order, those of a tuple in theirs. Intervals, inequalities and unions compare as sets of numbers.
     """
+    gold, answer = _only_member(gold), _only_member(answer)
     if isinstance(answer, Relation) and not isinstance(gold, Relation):
         return _sides_agree(answer, symbolic) and same(gold, answer.right, symbolic)
     if isinstance(gold, Relation) and not isinstance(answer, Relation):
-        return gold.name is not None and same(gold.right, answer, symbolic)
+        return (gold.name is not None or gold.is_label) and same(gold.right, answer, symbolic)
     if isinstance(gold, Relation) and isinstance(answer, Relation):
         return _same_relation(gold, answer, symbolic)
     if isinstance(gold, Region) or isinstance(answer, Region):
@@ -37,11 +41,17 @@ def same(gold: Node, answer: Node, symbolic: Symbolic) -> bool:
     return _same_items(gold, answer, symbolic)
 
 
+def _only_member(node: Node) -> Node:
+    """`{x}` as x."""
+    return node.items[0] if isinstance(node, Items) and node.brackets == "{}" and len(node.items) == 1 else node
+
+
 def _sides_agree(relation: Relation, symbolic: Symbolic) -> bool:
     """Every side of `2 + 3 = 5`, or of `x = 2 + 3 = 5` after the name, says what the last one says."""
     if relation.operator != "=":
         return False
-    sides = relation.between if relation.name is not None else (relation.left, *relation.between)
+    is_named = relation.name is not None or relation.is_label
+    sides = relation.between if is_named else (relation.left, *relation.between)
     return all(same(side, relation.right, symbolic) for side in sides)
 
 
@@ -51,6 +61,8 @@ def _same_relation(gold: Relation, answer: Relation, symbolic: Symbolic) -> bool
             return _sides_agree(answer, symbolic) and same(gold.right, answer.right, symbolic)
         if not (_holds_symbols(gold.right) and _holds_symbols(answer.right)):
             return False  # x = 5 is not y = 5; but y = 2x and 2x = y are one line
+        if any(_FUNCTION.fullmatch(a) and b == "y" for a, b in ((gold.name, answer.name), (answer.name, gold.name))):
+            return same(gold.right, answer.right, symbolic)  # f(x) = 2x is y = 2x
     if gold.operator == answer.operator and (gold.left.spelling, gold.right) == (answer.left.spelling, answer.right):
         return True
     first, second = _difference(gold), _difference(answer)

@@ -25,11 +25,16 @@ class Leaf:
     """Nothing but its own spelling equals it."""
 
 
-_CHOICE = re.compile(r"\(?\s*(?:\\text\s*\{\s*)?\(?([A-J])\)?\}?\s*\)?(?:[.:)]\s*(.*))?$", re.DOTALL)
+_CHOICE = re.compile(
+    r"\(?\s*(?:\\text\s*\{\s*)?(?:(?i:option|choice|answer)\s*:?\s*)?\(?([A-J])\)?\}?\s*\)?(?:[.:)]\s*(.*))?$",
+    re.DOTALL,
+)
 _NUMERAL = re.compile(r"\(?(-?[0-9A-Fa-f]*\d[0-9A-Fa-f]*)\)?\s*_\s*(?:\{\s*(\d+)\s*\}|(\d+)|\{?\\text\{(\w+)\}\}?)$")
+_BASES = {"two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9, "twelve": 12}
 _UNIT = re.compile(r"(.+?)\s*\\text\{([A-Za-z .'-]+)\}(?:\s*\^\s*\{?([23])\}?)?$", re.DOTALL)
 _BARE_UNIT = re.compile(r"(.*[\d})])\s*((?:[A-Za-z]{2,}\.?[ -]?){1,4})(?:\s*\^\s*\{?([23])\}?)?$", re.DOTALL)
 _LOGICAL = {"yes", "no", "true", "false", "odd", "even", "all", "none"}  # short words that could be products
+_ARTICLE = re.compile(r"(?:an?|the)\s+(?=\w{2})", re.IGNORECASE)
 _TEXT = re.compile(r"\\text\s*\{([^{}]*)\}")
 _RATIO_OF_UNITS = re.compile(r"(\\text\{[A-Za-z .]+)\}\s*/\s*\\text\{([A-Za-z .]+\})")
 
@@ -64,12 +69,12 @@ def leaf(text: str) -> Leaf:
     >>> leaf(r"\frac{1}{2} \text{cm}").unit
     'centimeter'
     """
-    text = text.lstrip(" ,;:").rstrip(" .,;:")
+    text = text.lstrip(" ,;:+").rstrip(" .,;:")
     if not text:
         raise UnreadableError("empty")
     numeral = _NUMERAL.match(text)
     if numeral is not None:
-        base = numeral[2] or numeral[3] or numeral[4]
+        base = numeral[2] or numeral[3] or str(_BASES.get(numeral[4], numeral[4]))
         if base == "10":
             return leaf(numeral[1])
         return Leaf(text, f"{numeral[1].upper()}_{base}", is_words=True)
@@ -83,8 +88,18 @@ def leaf(text: str) -> Leaf:
         return Leaf(text, spelling(number), is_words=True)
     is_logical = number.casefold() in _LOGICAL
     if is_logical or (value is None and (r"\text" in number or re.fullmatch(r"[A-Za-z][A-Za-z '.-]{2,}", number))):
-        return Leaf(text, spelling(text), is_words=True)
-    return Leaf(text, spelling(number), value, unit)
+        return Leaf(text, _plain_words(text), is_words=True)
+    return Leaf(text, spelling(number), value, unit or ("degree" if value is not None and value.is_degree else None))
+
+
+def _plain_words(text: str) -> str:
+    r"""Words without article, closing mark and plural.
+
+    >>> _plain_words(r"\text{No solutions.}"), _plain_words("an ellipse")
+    ('Nosolution', 'ellipse')
+    """
+    words = _ARTICLE.sub("", _TEXT.sub(r"\1", text).strip(" .!"))
+    return spelling(re.sub(r"(?<=[A-Za-z]{3}[^s\W])s$", "", words))
 
 
 def _value(text: str) -> Value | None:

@@ -139,7 +139,7 @@ _BARE = re.compile(r"(?<![\\A-Za-z])(" + "|".join(sorted(_BARE_COMMANDS, key=len
 
 _SIZES = re.compile(r"\\(?:left|right|middle)(?![A-Za-z])\s*\.?|\\[bB]igg?[lrm]?(?![A-Za-z])")
 _FONTS = re.compile(
-    r"\\(text(?:bf|it|rm|sf|tt|normal)?|mbox|hbox|math(?:rm|bf|it|sf|tt|cal)|operatorname\*?|emph)\s*\{([^{}]*)\}"
+    r"\\(text(?:bf|it|rm|sf|tt|normal)?|mbox|hbox|math(?:rm|bf|it|sf|tt|cal)|operatorname\*?|emph|underline)\s*\{([^{}]*)\}"
 )
 _WORDS = re.compile(r"[A-Za-z](?:[A-Za-z .'-]*[A-Za-z.])?")
 _SPACES = re.compile(r"(?<!\\)\\[,;:> \n]|~")
@@ -148,6 +148,12 @@ _DEGREES = re.compile(r"\^\s*(?:\{\s*\\circ\s*\}|\\circ(?![A-Za-z]))")
 _THOUSANDS_BY_SPACE = re.compile(r"(?<![\d.,])\d{1,3}(?: \d{3})+(?!\d)")
 _THOUSANDS_BY_COMMA = re.compile(r"(?<![\d.])\d{1,3}(?:,\d{3})+(?!\d)")
 _THOUSANDS_BY_TIGHT_COMMA = re.compile(r"(?<=\d)\s*(?:,\s*\\[!,]|\{,\})\s*(?=\d{3}(?!\d))")
+_MODULO = re.compile(
+    r"\(?\s*(?:\\[pb]?mod|\\text\{\s*mod\s*\}|(?<![A-Za-z\\])mod)(?![A-Za-z])\s*\{?\s*(\w+)\s*\}?\s*\)?"
+)
+_ANY_INTEGER = re.compile(
+    r"(?<=\S)\s*(?:[,;(]|\\text\{\s*(?:for|where)[a-z ]*\})\s*[A-Za-z]\s*\\in\s*\\mathbb\{Z\}\s*\)?\s*$"
+)
 _REPEATING = re.compile(r"(\d*)\.(\d*)\\overline\s*\{(\d{1,30})\}")
 
 
@@ -177,6 +183,10 @@ def normalize(text: str) -> str:
     text = re.sub(r"(?<!\\)%", r"\\%", text)
     text = re.sub(r"\\mathbb\s*\{?\s*([A-Z])\s*\}?", r"\\mathbb{\1}", text)
     text = _REPEATING.sub(_repeating_decimal, text)
+    text = _MODULO.sub(r" \\pmod \1", text)
+    if r"\pmod" in text:
+        text = re.sub(r"\\equiv(?![A-Za-z])", "=", text)
+    text = _ANY_INTEGER.sub("", text)
     text = re.sub(r"\s+", " ", text)
     text = _THOUSANDS_BY_SPACE.sub(lambda match: match[0].replace(" ", ""), text)
     return text.lstrip(" ,;:").rstrip(" .,;:")
@@ -213,7 +223,7 @@ def _plain_font(match: re.Match[str]) -> str:
     command, content = match[1], match[2].strip()
     if content in _BARE_COMMANDS:
         return f"\\{_BARE_COMMANDS[content]} "
-    if command.startswith("math") and len(content) == 1:
+    if command.startswith("math") and len(match[2]) == 1:  # `\mathrm{ m}` is a unit
         return content
     return _WORDS.sub(lambda words: rf"\text{{{words[0]}}}", match[2])
 

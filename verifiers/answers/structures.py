@@ -1,69 +1,21 @@
-"""The shape of an answer around its expressions: lists, tuples, sets, intervals, unions, matrices, relations."""
+"""Reads the shape of an answer around its expressions (`rlvr.verifiers.answers.nodes`)."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache
-from itertools import pairwise
 
 from rlvr.verifiers.answers.expressions import MAX_DEPTH
 from rlvr.verifiers.answers.leaves import Leaf, choice, leaf, spelling
+from rlvr.verifiers.answers.nodes import Interval, Items, Matrix, Node, Region, Relation
 from rlvr.verifiers.answers.normalize import join_thousands
 from rlvr.verifiers.answers.values import TooLargeError, UnreadableError, rounds_to
 
 MAX_ITEMS = 200
 """Longer lists are not compared."""
-
-
-@dataclass(frozen=True)
-class Items:
-    """Items between brackets; a bare list has none, `{}` is a set, `()` may also be an open interval."""
-
-    brackets: str
-    items: tuple[Node, ...]
-
-
-@dataclass(frozen=True)
-class Interval:
-    """An end that is None is infinite."""
-
-    left: Leaf | None
-    right: Leaf | None
-    left_closed: bool
-    right_closed: bool
-
-
-@dataclass(frozen=True)
-class Region:
-    """A set of real numbers: intervals, and single points as closed intervals of no length."""
-
-    pieces: tuple[Interval, ...]
-    name: str | None = None
-    """The variable of the inequality it was written as."""
-
-
-@dataclass(frozen=True)
-class Matrix:
-    rows: tuple[tuple[Node, ...], ...]
-
-
-@dataclass(frozen=True)
-class Relation:
-    """`left = ... = right`, or an inequality that is not about one variable."""
-
-    left: Leaf
-    right: Node
-    operator: str = "="
-    name: str | None = None
-    """Spelling of the left side when it is only a name for the right one: `x`, `f(x)`, `m_{\\max}`."""
-    between: tuple[Leaf, ...] = ()
-    """Sides of a chain between the first and the last."""
-
-
-Node = Leaf | Items | Region | Matrix | Relation
 
 _RELATION = re.compile(r"\\(?:le|ge|ne|in|approx)(?![A-Za-z])|[=<>]")
 _SEPARATOR = re.compile(r"[,;]|\\text\{(?:and|or)\}|\\(?:lor|vee|land)(?![A-Za-z])|(?<![A-Za-z])(?:and|or)(?![A-Za-z])")
@@ -75,11 +27,17 @@ _OPENING = {"(", "[", "{", r"\{", r"\langle", r"\lfloor", r"\lceil"}
 _CLOSING = {")", "]", "}", r"\}", r"\rangle", r"\rfloor", r"\rceil"}
 _MATRIX = re.compile(r"\\begin\{([pb]?matrix|array)\}(?:\{[clr| ]*\})?(.*)\\end\{\1\}$", re.DOTALL)
 _WRAPPED_MATRIX = re.compile(r"[(\[]\s*(\\begin\{(matrix|array)\}.*\\end\{\2\})\s*[)\]]$", re.DOTALL)
+_SCALED_MATRIX = re.compile(r"([^&]+?)(?:\\cdot|\*)?\s*([(\[]?\s*\\begin\{(?:[pb]?matrix|array)\}.*)$", re.DOTALL)
+_DISTANCE = re.compile(r"\|\s*([A-Za-z])\s*(?:([+-])\s*([^|]+))?\|")
 _LETTERS = r"\(\s*[A-Za-z](?:\s*,\s*[A-Za-z])"
 _NAME = re.compile(
     rf"(?:{_LETTERS}+\s*\)|[A-Za-z]{{1,3}}|\\text\s*\{{[A-Za-z ]+\}}|\\[A-Za-z]+)'*"
     r"(?:\s*_\s*(?:\{[^{}]*\}|\w|\\[A-Za-z]+))?"
     rf"(?:\s*\^\s*\{{\s*-1\s*\}})?(?:\s*{_LETTERS}*\s*\))?$"
+)
+_LABEL = re.compile(
+    r"[A-Za-z](?:\s*[+-]\s*[A-Za-z])+|[A-Za-z]\s*\(\s*-?[\d.]+\s*\)|\|\s*[A-Z]{2}\s*\||\[[A-Z]{3,6}\]"
+    r"|\\(?:overline|vec|overrightarrow)\s*\{[A-Za-z]{1,3}\}"
 )
 _NOT_NAMES = {r"\pi", r"\infty", "e", "i"}
 _FLIPPED = {"<": ">", ">": "<", r"\le": r"\ge", r"\ge": r"\le", r"\ne": r"\ne"}
@@ -100,6 +58,24 @@ def readings(text: str) -> Iterator[Node]:
             yield read(reading)
         except UnreadableError:
             yield Leaf(reading, spelling(reading))
+    yield from _short_hand(text)
+
+
+def _short_hand(text: str) -> Iterator[Node]:
+    """`ACD` as options, `6:8` as 3:4, `P(1,2)` as a point, `all real numbers`; besides what else these may be."""
+    letters = re.fullmatch(r"(?:\\text\s*\{)?([A-H]{2,6})\}?", text)
+    if letters is not None and list(letters[1]) == sorted(set(letters[1])):
+        yield Items("", tuple(leaf(letter) for letter in letters[1]))
+    terms = [term.strip() for term in text.split(":")]
+    if len(terms) == 2 and all(terms) and "(" not in text:
+        value = leaf(rf"\frac{{{terms[0]}}}{{{terms[1]}}}").value
+        if value is not None and value.exact is not None:
+            yield Items(":", (leaf(str(value.exact.numerator)), leaf(str(value.exact.denominator))))
+    point = re.fullmatch(r"[A-Z]\s*(\([^()]*,[^()]*\))", text)
+    if point is not None:
+        yield read(point[1])
+    if spelling(text).casefold() in {"allrealnumbers", "allreals"}:
+        yield read(r"\mathbb{R}")
 
 
 @lru_cache(maxsize=8192)
@@ -112,7 +88,9 @@ def read(text: str) -> Node:
         return leaf(text)
     pieces, _ = split(text, _UNION)
     if len(pieces) > 1:
-        return _union([read(piece) for piece in pieces], text)
+        name, member, first = pieces[0].rpartition(r"\in ")
+        union = _union([read(piece) for piece in [first, *pieces[1:]]], text)
+        return replace(union, name=spelling(name)) if member else union
     parts, separators = split(text, _SEPARATOR)
     parts = [part for part in parts if part.strip()]
     if len(parts) > MAX_ITEMS:
@@ -209,17 +187,42 @@ def _interval(left: Leaf, right: Leaf, left_closed: bool, right_closed: bool) ->
 def _constant_set(text: str) -> Region | None:
     if re.sub(r"\s", "", text) in {r"\emptyset", r"\{\}"}:
         return Region(())
-    if text == r"\mathbb{R}":
-        return Region((Interval(None, None, False, False),))
-    without = re.match(r"\\mathbb\{R\}\s*(?:\\setminus(?![A-Za-z])|-)\s*\\\{(.*)\\\}$", text)
-    if without is None:
+    half_line = re.fullmatch(r"\\mathbb\{R\}\s*(?:\^\s*\{?\s*([+-])\s*\}?)?", text)
+    if half_line is not None:
+        zero = leaf("0")
+        ends = {"+": (zero, None), "-": (None, zero), None: (None, None)}[half_line[1]]
+        return Region((Interval(*ends, False, False),))
+    described = re.fullmatch(r"\\\{\s*(\w+)\s*(?:\\in\s*\\mathbb\{R\}\s*)?[|:]\s*(.+)\\\}", text, re.DOTALL)
+    if described is not None and is_name(described[1]):
+        region = read(described[2])
+        return region if isinstance(region, Region) and region.name == described[1] else None
+    without = re.match(r"(.+?)\s*(?:\\setminus(?![A-Za-z])|-)\s*\\\{(.*)\\\}$", text, re.DOTALL)
+    whole = None if without is None else as_region(read(without[1]))
+    if without is None or whole is None:
         return None
-    points = [leaf(part) for part in split(without[1], _SEPARATOR)[0]]
-    order = {id(point): point.value.exact for point in points if point.value is not None}
-    if any(order.get(id(point)) is None for point in points):
+    pieces = list(whole.pieces)
+    for part in split(without[2], _SEPARATOR)[0]:
+        pieces = [half for piece in pieces for half in _without(piece, leaf(part))]
+    return Region(tuple(pieces), whole.name)
+
+
+def _without(piece: Interval, point: Leaf) -> list[Interval]:
+    """An interval without a point: two where it lies inside."""
+    at, (low, high) = _exact(point), (None if end is None else _exact(end) for end in (piece.left, piece.right))
+    if (low is not None and at < low) or (high is not None and at > high):
+        return [piece]
+    halves = []
+    if low is None or low < at:
+        halves.append(Interval(piece.left, point, piece.left_closed, False))
+    if high is None or at < high:
+        halves.append(Interval(point, piece.right, False, piece.right_closed))
+    return halves
+
+
+def _exact(end: Leaf) -> Fraction:
+    if end.value is None or end.value.exact is None:
         raise UnreadableError("a difference of sets")
-    ends = [None, *sorted(points, key=lambda point: order[id(point)] or Fraction(0)), None]
-    return Region(tuple(Interval(a, b, False, False) for a, b in pairwise(ends)))
+    return end.value.exact
 
 
 def _bracketed(text: str) -> Node | None:
@@ -228,6 +231,9 @@ def _bracketed(text: str) -> Node | None:
     if matrix is not None:
         rows = [row for row in matrix[2].split(r"\\") if row.strip()]
         return Matrix(tuple(tuple(read(cell) for cell in row.split("&")) for row in rows))
+    scaled = _SCALED_MATRIX.match(text)
+    if scaled is not None:
+        return _scaled(scaled[1], _bracketed(scaled[2]))
     marks = [mark for mark in _BRACKET.finditer(text) if _deeper(1, mark[0]) != 1]
     if not marks or marks[0].start() != 0 or marks[-1].end() != len(text):
         return None
@@ -252,6 +258,15 @@ def _bracketed(text: str) -> Node | None:
     return Items("()" if opening == r"\langle" else opening + closing, tuple(read(part) for part in parts))
 
 
+def _scaled(factor: str, matrix: Node | None) -> Node | None:
+    """A number times a matrix."""
+    factor = "-1" if factor.strip() == "-" else factor
+    if not isinstance(matrix, Matrix) or leaf(factor).value is None:
+        return None
+    cells = [[cell.source for cell in row if isinstance(cell, Leaf)] for row in matrix.rows]
+    return Matrix(tuple(tuple(leaf(rf"({factor}) \cdot ({cell})") for cell in row) for row in cells))
+
+
 def _relation(text: str) -> Node | None:
     sides, operators = split(text, _RELATION)
     if not operators:
@@ -261,8 +276,9 @@ def _relation(text: str) -> Node | None:
     if set(operators) == {"="}:
         return _equation(sides)
     if operators == [r"\in"] and is_name(sides[0]):
-        region = as_region(read(sides[1]))
-        return None if region is None else replace(region, name=spelling(sides[0]))
+        members = read(sides[1])
+        region = as_region(members)
+        return members if region is None else replace(region, name=spelling(sides[0]))
     if r"\in" in operators or r"\approx" in operators:
         raise UnreadableError("a chain of relations")
     return _inequality(sides, operators)
@@ -272,7 +288,8 @@ def _equation(sides: list[str]) -> Node:
     if not sides[0].strip():
         return read("=".join(sides[1:]))
     first, right, between = sides[0], read(sides[-1]), tuple(leaf(side) for side in sides[1:-1])
-    return Relation(leaf(first), right, name=spelling(first) if is_name(first) else None, between=between)
+    name, is_label = spelling(first) if is_name(first) else None, _LABEL.fullmatch(first.strip()) is not None
+    return Relation(leaf(first), right, name=name, between=between, is_label=is_label)
 
 
 def _approximation(exact: str, decimal: str) -> Node:
@@ -291,6 +308,9 @@ def _inequality(sides: list[str], operators: list[str]) -> Node:
         (left, right), (operator,) = sides, operators
         if is_name(right) and not is_name(left):
             left, right, operator = right, left, _FLIPPED[operator]
+        distance = _DISTANCE.fullmatch(left.strip())
+        if distance is not None and operator in {"<", r"\le", ">", r"\ge"}:
+            return _ball(distance[1], f"{distance[2] or '+'} ({distance[3] or '0'})", operator, right)
         if not is_name(left) or is_name(right):
             return Relation(leaf(left), leaf(right), operator)
         return _half_lines(spelling(left), operator, leaf(right))
@@ -302,6 +322,17 @@ def _inequality(sides: list[str], operators: list[str]) -> Node:
             piece = _interval(leaf(sides[0]), leaf(sides[2]), left_closed, right_closed)
             return Region((piece,), spelling(sides[1]))
     raise UnreadableError("a chain of relations")
+
+
+def _ball(name: str, shift: str, operator: str, radius: str) -> Region:
+    """`|x + shift| < radius` and the like."""
+    low, high = leaf(f"-({radius}) - (0 {shift})"), leaf(f"({radius}) - (0 {shift})")
+    if low.value is None or not low.value.is_constant:
+        raise UnreadableError("an inequality in several variables")
+    closed = operator in {r"\le", r"\ge"}
+    if operator in {"<", r"\le"}:
+        return Region((Interval(low, high, closed, closed),), name)
+    return Region((Interval(None, low, False, closed), Interval(high, None, closed, False)), name)
 
 
 def _half_lines(name: str, operator: str, bound: Leaf) -> Region:
