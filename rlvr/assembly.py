@@ -116,6 +116,11 @@ def assemble(config: TrainConfig, folder: Path, console: Console, stack: ExitSta
         "rollout": f"{config.rollout.engine} engine, {config.rollout.dtype}",
         "batch": _arithmetic(config, prompts),
     }
+    if needs.needs_reference:
+        facts["reference"] = config.reference.path or "the start model"
+    if needs.needs_critic:
+        trained = (policy.num_trained_parameters - policy.num_parameters) / 1e6
+        facts["critic"] = f"{config.critic.backbone} backbone, {trained:,.1f} M parameters of its own"
     return Parts(loop, prompts, held_out, tokenizer, facts)
 
 

@@ -1,7 +1,8 @@
 """Rollouts to packed tensors: rows end to end without padding, cut into minibatches and microbatches of whole rows.
 
 Shape legend: N rows (one prompt + completion each), T tokens of all rows together.
-Values at token t concern token t itself; the shift by one happens once, in `policy/logprobs.py`.
+Values at token t concern token t itself; the shift by one happens in `policy/logprobs.py`, `policy/exact_kl.py` and,
+for the critic, `policy/critic.py` only.
 """
 
 from __future__ import annotations

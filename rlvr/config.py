@@ -326,17 +326,17 @@ def check_across(config: TrainConfig) -> list[str]:
 
 def _warnings(config: TrainConfig) -> list[str]:
     warned = []
-    needs, updates = Needs(config.objective), config.total_updates
+    needs, updates, critic = Needs(config.objective), config.total_updates, config.objective.critic
     if not updates:
-        warned.append(
-            f"objective.critic.warmup_steps={config.objective.critic.warmup_steps}: steps={config.steps} is not above "
-            "it, so the policy is never trained"
-        )
+        why = f"steps={config.steps} is not above it, so the policy is never trained"
+        warned.append(f"objective.critic.warmup_steps={critic.warmup_steps}: {why}")
     elif config.policy.warmup_steps > updates:
-        warned.append(
-            f"policy.warmup_steps={config.policy.warmup_steps}: the run has only {updates} optimizer steps, "
-            "so policy.learning_rate is never reached"
-        )
+        why = f"the run has only {updates} optimizer steps, so policy.learning_rate is never reached"
+        warned.append(f"policy.warmup_steps={config.policy.warmup_steps}: {why}")
+    longest = config.rollout.max_new_tokens
+    if needs.needs_critic and critic.lam_alpha is not None and critic.lam_alpha * longest < 2:
+        why = f"lambda is 0 for rows of up to {1 / critic.lam_alpha:g} tokens, and rollout.max_new_tokens={longest}"
+        warned.append(f"objective.critic.lam_alpha={critic.lam_alpha}: {why}; raise it")
     if config.reference != ReferenceConfig() and not needs.needs_reference:
         warned.append("reference is read only where objective.kl.coef is above 0")
     return warned

@@ -111,8 +111,10 @@ def _estimate(loop: Loop, num_prompts: int, clock: Clock) -> Finding:
     config, seconds = loop.config, clock.metrics(0)
     scale = config.policy.prompts_per_step / num_prompts
     rollouts = scale * (seconds["time/generate"] + seconds["time/score"])
-    update = scale * seconds["time/forward"] * FORWARDS * config.objective.epochs
-    optimizer = 3 * 4 * loop.policy.num_trained_parameters / 2**30  # float32 gradients and two moments
+    policy = loop.policy
+    networks = policy.num_trained_parameters / policy.num_parameters  # 2 with a critic of its own
+    update = scale * seconds["time/forward"] * FORWARDS * config.objective.epochs * networks
+    optimizer = 3 * 4 * policy.num_trained_parameters / 2**30  # float32 gradients and two moments
     return Finding(
         "ok",
         f"estimate: {rollouts:.1f} s a step to generate and score, {update:.1f} s to update, "

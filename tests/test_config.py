@@ -116,6 +116,15 @@ def test_a_critics_warm_up_as_long_as_the_run_is_warned_of():
     assert "steps=3" in warning
 
 
+def test_a_lambda_that_short_rows_make_0_is_warned_of():
+    critic = {"advantage": {"baseline": "critic", "scale": "none"}, "critic": {"lam_alpha": 0.05}}
+    config = train_config({"objective": critic, "rollout": {"max_new_tokens": 40}})
+    assert check_across(config) == []
+    (warning,) = check_across(replace(config, rollout=replace(config.rollout, max_new_tokens=39)))
+    for name in ("objective.critic.lam_alpha=0.05", "rollout.max_new_tokens=39", "20 tokens"):
+        assert name in warning
+
+
 def test_a_reference_that_is_never_read_is_warned_of():
     values = {"reference": {"refresh_every": 5}, "objective": {"kl": {"placement": "loss", "coef": 0.1}}}
     assert check_across(train_config(values)) == []

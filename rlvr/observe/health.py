@@ -31,7 +31,7 @@ class Rule:
     name: str
     steps: int
     holds: Callable[[StepMetrics, StepMetrics], bool]
-    """Of the metrics of this step and of the run's first step. Comparisons with a missing metric are false."""
+    """Of the metrics of this step and of the first that trained the policy; comparisons with missing ones are false."""
     says: str
     """Cause and cure; `{metric}` is filled in, `{steps}` too."""
 
@@ -117,11 +117,11 @@ class Health:
 
     def check(self, metrics: Metrics) -> list[str]:
         """Warnings that begin with this step, one line each."""
-        if self._first is None:
+        if self._first is None and "policy/entropy" in metrics:
             self._first = metrics
         warnings = []
         for rule in self._rules:
-            holds = rule.holds(StepMetrics(metrics), StepMetrics(self._first))
+            holds = rule.holds(StepMetrics(metrics), StepMetrics(self._first or {}))
             self._stretch[rule.name] = self._stretch[rule.name] + 1 if holds else 0
             if self._stretch[rule.name] == rule.steps:
                 warnings.append(rule.says.format_map({**metrics, "steps": rule.steps}))

@@ -245,10 +245,11 @@ class Policy:
         )
         self._num_steps += 1
         critic_norm = critic.apply_gradients() if critic is not None else {}
+        if critic_norm is None:
+            return None
         norm, stepped = self._optimizer.step(rate)
         if not stepped:
             log.warning("a gradient is not finite: optimizer step %d is skipped", self._num_steps)
-        if not stepped or critic_norm is None:
             return None
         return metrics | critic_norm | {"policy/grad_norm": norm, "policy/lr": rate}
 

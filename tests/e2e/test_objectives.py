@@ -52,6 +52,9 @@ def test_ppo_trains_policy_and_critic(tmp_path: Path) -> None:
     assert first["critic/explained_variance"] == 0
     assert second["critic/explained_variance"] != 0
     assert second["policy/kl_ref"] > 0
+    head = (tmp_path / "runs/run/run.log").read_text()
+    assert "own backbone, 1.1 M parameters of its own" in head
+    assert "the start model" in head
 
 
 def test_critic_exact_kl_and_reference_go_on_as_if_never_stopped(tmp_path: Path) -> None:

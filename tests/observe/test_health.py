@@ -78,3 +78,11 @@ def test_missing_metrics_and_nulls_raise_no_alarm() -> None:
 def test_history_of_a_resumed_run_counts() -> None:
     symptoms = HEALTHY | SICK["entropy"][0]
     assert len(Health([HEALTHY, symptoms, symptoms]).check(symptoms)) == 1
+
+
+def test_a_critics_warm_up_is_not_the_start_that_entropy_is_held_against() -> None:
+    health = Health()
+    for metrics in ({"accuracy": 0.1}, HEALTHY):
+        assert health.check(metrics) == []
+    heard = [health.check(HEALTHY | {"policy/entropy": 0.03}) for _ in range(3)]
+    assert [len(warnings) for warnings in heard] == [0, 0, 1]
