@@ -74,7 +74,8 @@ def test_rows_of_programs_bring_their_tests(
     for prompt in prompts:
         tests = read_tests(prompt.reference)
         assert len(tests) >= 1
-        assert not any(script in prompt.text for script in tests.scripts[1:])
+        # MBPP 713 and 862 hold their first test twice.
+        assert not any(script in prompt.text for script in tests.scripts[1:] if script != tests.scripts[0])
 
 
 @pytest.mark.parametrize(("recipe", "file", "num_rows", "num_prompts", "reference"), STORED)
