@@ -45,7 +45,8 @@ class DataConfig:
     __pydantic_config__ = STRICT
 
     path: str = "procedural:arithmetic"
-    """Hub id, a .parquet / .jsonl / .jsonl.gz file, a folder of them (named `split`...), or `procedural:NAME`."""
+    """Hub id, a .parquet / .jsonl / .jsonl.gz file, a folder of them (named `split`...), `procedural:NAME`, or
+    `reasoning_gym:NAME`."""
     name: str | None = None
     """Configuration of the hub data set (`main` for openai/gsm8k)."""
     split: str = "train"

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rlvr.data import arithmetic
+from rlvr.data.reasoning_gym_rows import reasoning_gym_rows
 from rlvr.errors import DataError
 
 SUFFIXES = (".parquet", ".jsonl", ".jsonl.gz")
@@ -18,6 +19,7 @@ PROCEDURAL: dict[str, Callable[[str], list[dict[str, Any]]]] = {
     "arithmetic": arithmetic.arithmetic,
     "addition_1digit": arithmetic.addition_1digit,
 }
+_GENERATED = ("procedural:", "reasoning_gym:")
 _BATCH_ROWS = 8192
 
 
@@ -35,14 +37,15 @@ def read_rows(path: str, name: str | None = None, split: str = "train") -> Itera
     """Reads a data set row by row.
 
     Args:
-        path: `procedural:NAME`, a file, a folder (its files whose names begin with `split`), or a hub id.
+        path: `procedural:NAME`, `reasoning_gym:NAME`, a file, a folder (its files whose names begin with `split`), or
+            a hub id.
         name: configuration of a hub data set.
         split: split of a hub data set, a generated one or a folder.
 
     Raises:
         DataError: at the first row asked for, when there is no such data or it cannot be read.
     """
-    if path.startswith("procedural:"):
+    if path.startswith(_GENERATED):
         return _generated(path, split)
     if is_local(path):
         return (row for file in _files(path, split) for row in _READERS[_suffix(file)](file))
@@ -59,16 +62,17 @@ def source_name(path: str, name: str | None = None, split: str = "train") -> str
 
 def is_local(path: str) -> bool:
     """Whether `path` means this machine: what exists here, or can only have been meant as a file."""
-    if path.startswith("procedural:"):
+    if path.startswith(_GENERATED):
         return False
     return Path(path).expanduser().exists() or path[:1] in "./~" or path.endswith(SUFFIXES) or path.count("/") > 1
 
 
 def _generated(path: str, split: str) -> Iterator[Row]:
-    name = path.removeprefix("procedural:")
-    if name not in PROCEDURAL:
+    generator, _, name = path.partition(":")
+    if generator == "procedural" and name not in PROCEDURAL:
         raise DataError(f"data.path={path}: no such generator; known: {', '.join(PROCEDURAL)}")
-    for number, values in enumerate(PROCEDURAL[name](split), 1):
+    rows = PROCEDURAL[name](split) if generator == "procedural" else reasoning_gym_rows(name, split)
+    for number, values in enumerate(rows, 1):
         yield Row(path, number, values)
 
 
