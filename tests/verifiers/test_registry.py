@@ -27,6 +27,11 @@ def test_every_verifier_has_a_recipe_under_its_own_name_and_the_other_way_round(
     assert {name: list(content) for name, content in files.items()} == {name: [name] for name in names()}
 
 
+def test_the_readme_has_a_row_for_every_verifier():
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    assert [name for name in names() if f"\n| `{name}` | " not in readme] == []
+
+
 @pytest.mark.parametrize("name", names())
 def test_every_option_has_a_meaning_and_all_but_the_required_ones_a_default(name):
     options = flat_fields(verifier_class(name))
