@@ -42,10 +42,6 @@ CONTRADICTIONS = {
         {"verifier": {"math": {}, "overlong": {"max_tokens": 600}}, "rollout": {"max_new_tokens": 512}},
         ["verifier.overlong.max_tokens=600", "rollout.max_new_tokens=512", "set both"],
     ),
-    "a judge that outwaits its worker": (
-        {"verifier": {"judge": {"url": "http://x", "model": "m", "seconds": 10}}},
-        ["verifier.judge.seconds=10", "scoring.deadline_seconds=10", "raise it"],
-    ),
     "a group of one": (
         {"rollout": {"group_size": 1}},
         ["objective.advantage.baseline='group_mean'", "rollout.group_size=1", "batch_mean"],
