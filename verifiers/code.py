@@ -34,12 +34,12 @@ from pydantic import Field
 
 from rlvr.errors import ConfigError
 from rlvr.records import Status, Verdict
-from rlvr.validation import STRICT
 from rlvr.verifiers.answers.extract import Thinking
-from rlvr.verifiers.base import Case, Verifier, Weight, if_late
+from rlvr.verifiers.base import Case, Verifier, if_late
 from rlvr.verifiers.programs.extract import MAX_CHARACTERS, find_program
 from rlvr.verifiers.programs.judging import judge
 from rlvr.verifiers.programs.references import Suite, UnreadableError, read_tests
+from rlvr.verifiers.programs.syntax import parse
 from rlvr.verifiers.sandbox import levels, remote, runners
 from rlvr.verifiers.sandbox.languages import LANGUAGES
 from rlvr.verifiers.sandbox.options import SandboxError, SandboxOptions
@@ -49,11 +49,8 @@ from rlvr.verifiers.sandbox.options import SandboxError, SandboxOptions
 class Code(Verifier):
     """1 when every test passes, else 0; or the share of tests that pass."""
 
-    __pydantic_config__ = STRICT
     is_outcome: ClassVar[bool] = True
 
-    weight: Weight = 1.0
-    """Multiplies the reward in the sum."""
     reward: Literal["all", "fraction"] = "all"
     """`all`: every test must pass, the first failure ends the case; `fraction`: the share of tests that pass."""
     language: Literal["python", "bash"] = "python"
@@ -140,7 +137,7 @@ def _whole(program: str, tests: Suite) -> str:
 
 def _emptied(solution: str) -> str:
     """The program with functions that all answer nothing."""
-    tree = ast.parse(solution)
+    tree = parse(solution)
     for node in ast.walk(tree):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             node.body = [ast.Return(ast.Constant(None))]

@@ -7,6 +7,7 @@ import re
 from collections.abc import Collection
 
 from rlvr.verifiers.answers.extract import Thinking, after_thinking
+from rlvr.verifiers.programs.syntax import parse
 
 MAX_CHARACTERS = 200_000
 """Longest program that is run."""
@@ -59,7 +60,7 @@ def _is_program(text: str) -> bool:
         return False
     is_body = text[:1] in (" ", "\t")
     try:
-        statements = ast.parse(f"def function():\n{text}" if is_body else text).body
+        statements = parse(f"def function():\n{text}" if is_body else text).body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return False
     if is_body:

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from rlvr.verifiers.programs.proxies import Names, Remote, ask
 from rlvr.verifiers.programs.references import Call, Stdin, Suite, UnreadableError
+from rlvr.verifiers.programs.syntax import compiled, parse
 from rlvr.verifiers.sandbox import codec
 from rlvr.verifiers.sandbox.box import Calls, ProgramError
 from rlvr.verifiers.sandbox.options import Limits, Outcome
@@ -128,8 +129,7 @@ def _in_one_process(
 def _compiled(text: str) -> CodeType:
     """Rollouts of a group share their tests: cached."""
     try:
-        # Asserts stay, however this interpreter was started.
-        return compile(text, "tests", "exec", dont_inherit=True, optimize=0)
+        return compiled(text, "tests")
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise UnreadableError(f"the tests are no Python: {error}") from error
 
@@ -139,7 +139,7 @@ def _defined(solution: str) -> frozenset[str]:
     """Functions and classes of the data's own solution: what a program is asked for."""
     with contextlib.suppress(SyntaxError, ValueError):
         kinds = (ast.FunctionDef, ast.ClassDef)
-        return frozenset(node.name for node in ast.parse(solution).body if isinstance(node, kinds))
+        return frozenset(node.name for node in parse(solution).body if isinstance(node, kinds))
     return frozenset()
 
 

@@ -24,6 +24,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from rlvr.verifiers.programs.syntax import parse
+
 PRELUDE = (
     "from typing import *\nfrom collections import *\nfrom itertools import *\nfrom functools import *\n"
     "from heapq import *\nfrom bisect import *\nimport math, string, re, sys, random, operator\nfrom math import *\n"
@@ -121,7 +123,7 @@ def _humaneval(row: Mapping[str, Any]) -> Suite:
 
 def _before_function(prompt: str, name: str) -> str:
     """Imports and helpers of a prompt that ends in the head of a function."""
-    for node in ast.parse(prompt).body:
+    for node in parse(prompt).body:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name == name:
             lines = prompt.splitlines(keepends=True)
             return "".join(lines[: min([node.lineno, *(d.lineno for d in node.decorator_list)]) - 1])
@@ -179,7 +181,7 @@ def _strings_of_pickle(data: bytes) -> Iterator[str]:
 
 
 def _first_method(starter_code: str) -> str:
-    for node in ast.walk(ast.parse(starter_code.rstrip() + " pass")):
+    for node in ast.walk(parse(starter_code.rstrip() + " pass")):
         if isinstance(node, ast.FunctionDef) and not node.name.startswith("__"):
             return node.name
     raise UnreadableError("starter_code defines no function")

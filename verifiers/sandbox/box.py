@@ -156,19 +156,17 @@ class Sandbox:
         self.close()
 
     def _confinement(self, python: str) -> dict[str, Any]:
-        return asdict(
-            Confinement(
-                namespaces=self.level == "namespaces",
-                landlock=self.level in ("namespaces", "landlock") and landlock.abi() > 0,
-                seccomp=self.level != "none",
-                max_processes=self.options.max_processes,
-                memory_bytes=self.options.memory_mb << 20,
-                file_bytes=self.options.file_mb << 20,
-                readable=[*interpreter_paths(python), *self._language.readable],
-                command=list(self._language.command),
-                file=self._language.file,
-            )
-        )
+        return Confinement(
+            namespaces=self.level == "namespaces",
+            landlock=self.level in ("namespaces", "landlock") and landlock.abi() > 0,
+            seccomp=self.level != "none",
+            max_processes=self.options.max_processes,
+            memory_bytes=self.options.memory_mb << 20,
+            file_bytes=self.options.file_mb << 20,
+            readable=[*interpreter_paths(python), *self._language.readable],
+            command=list(self._language.command),
+            file=self._language.file,
+        )._asdict()
 
     def _request(self, mode: str, limits: Limits, descriptors: list[int]) -> None:
         self.start()
