@@ -45,7 +45,7 @@ class DataConfig:
     __pydantic_config__ = STRICT
 
     path: str = "procedural:arithmetic"
-    """Hub id, .parquet / .jsonl / .jsonl.gz file, folder of them (`split`...), `procedural:` or `reasoning_gym:NAME`."""
+    """Hub id, .parquet / .jsonl / .jsonl.gz file, folder of them (`split`...), `procedural:` / `reasoning_gym:NAME`."""
     name: str | None = None
     """Configuration of the hub data set (`main` for openai/gsm8k)."""
     split: str = "train"
