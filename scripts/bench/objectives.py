@@ -1,11 +1,12 @@
-"""Trains the quickstart task with every objective and compares them over seeds: a table, a JSON file and a plot.
+"""Trains the quickstart task with every objective and compares them over seeds: a table and a plot.
 
     .venv/bin/python scripts/bench/objectives.py                            # all of recipes/objective, seeds 0 1 2
     .venv/bin/python scripts/bench/objectives.py --presets grpo dapo --seeds 0
-    .venv/bin/python scripts/bench/objectives.py --report                   # of the runs that are there
+    .venv/bin/python scripts/bench/objectives.py --report                   # of the runs that are done
 
-Runs that are finished are left alone and one that was stopped goes on from its checkpoint, so it can be done in parts.
-Each seed has one cold start, which all its runs begin with. The plot needs matplotlib: .venv/bin/pip install matplotlib
+What finished runs found is kept in objectives.json beside this file, and one that was stopped goes on from its
+checkpoint, so it can be done in parts, on one machine or several. All runs of a seed begin with one cold start. The
+plot needs matplotlib: .venv/bin/pip install matplotlib
 """
 
 from __future__ import annotations
@@ -59,6 +60,29 @@ class Bench:
 
     folder: Path
     steps: int
+    record: Path
+    """JSON file that keeps what finished runs found."""
+
+    def results(self) -> dict[str, dict[int, Result]]:
+        """Preset -> seed -> what its finished run found."""
+        if not self.record.exists():
+            return {}
+        kept = json.loads(self.record.read_text())
+        if kept["steps"] != self.steps:
+            sys.exit(f"objectives: {self.record} is of runs of {kept['steps']} steps, not {self.steps}; give --record")
+        return {
+            name: {int(seed): Result(**values) for seed, values in seeds.items()}
+            for name, seeds in kept["runs"].items()
+        }
+
+    def keep(self, preset: str, seed: int) -> None:
+        """Adds a finished run to the record."""
+        found = self.results()
+        found.setdefault(preset, {})[seed] = read_run(self.run_folder(preset, seed), self.steps)
+        runs = {name: {seed: asdict(seeds[seed]) for seed in sorted(seeds)} for name, seeds in sorted(found.items())}
+        unfinished = self.record.with_suffix(".tmp")
+        unfinished.write_text(json.dumps({"steps": self.steps, "runs": runs}, indent=1) + "\n")
+        unfinished.replace(self.record)
 
     def run_folder(self, preset: str, seed: int) -> Path:
         return self.folder / f"{preset}-seed{seed}"
@@ -74,8 +98,11 @@ class Bench:
         return folder
 
     def train(self, preset: str, seed: int) -> str | None:
-        """Trains unless that is done; what stands in the way, or None."""
+        """Trains unless that is done, and keeps what came out; what stands in the way, or None."""
+        if seed in self.results().get(preset, {}):
+            return None
         if finished(self.run_folder(preset, seed), self.steps):
+            self.keep(preset, seed)
             return None
         began = time.monotonic()
         start = [f"model.path={self.start_model(seed)}", "cold_start.steps=0"]
@@ -85,6 +112,7 @@ class Bench:
             sys.exit("objectives: stopped; the same command goes on")
         if code:
             return ("refused: " if code == REFUSED else "failed: ") + last_line(log).removeprefix("error: ")
+        self.keep(preset, seed)
         say(f"{preset}, seed {seed}: {time.monotonic() - began:.0f} s")
         return None
 
@@ -112,7 +140,7 @@ def read_run(folder: Path, steps: int) -> Result:
     """The figures of a finished run, from its `metrics.jsonl` and evaluations."""
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     before, after = (json.loads((folder / "eval" / f"step-{s:06d}.json").read_text()) for s in (0, steps))
-    curve = [row["accuracy"] for row in rows]
+    curve = [round(row["accuracy"], 3) for row in rows]
     return Result(
         before=before["avg@1"],
         accuracy=after["avg@1"],
@@ -182,6 +210,7 @@ def plot(presets: dict[str, dict[str, Any]], file: Path) -> None:
     """One panel an objective: its training accuracy, mean and range over the seeds, before all the others' in grey."""
     curves = {name: row["curves"] for name, row in presets.items() if row.get("curves")}
     if not curves:
+        say("no plot: no run is done")
         return
     try:
         import matplotlib
@@ -223,11 +252,12 @@ def main() -> int:
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2], metavar="N")
     parser.add_argument("--steps", type=int, help="instead of the recipe's")
     parser.add_argument("--output", type=Path, default=ROOT / "runs" / "objectives", help="folder of all runs")
+    parser.add_argument("--record", type=Path, default=Path(__file__).with_suffix(".json"), help="JSON file of results")
     parser.add_argument("--report", action="store_true", help="train nothing")
     args = parser.parse_args()
     steps = args.steps or configure(["recipe=quickstart"], YamlSource()).steps
     # The learning rate falls to 0 at the last step: runs of other lengths are other runs.
-    bench = Bench(args.output.resolve() / f"{steps}-steps", steps)
+    bench = Bench(args.output.resolve() / f"{steps}-steps", steps, args.record)
     problems: dict[str, str] = {}
     for seed in [] if args.report else args.seeds:
         for preset in args.presets:
@@ -235,21 +265,18 @@ def main() -> int:
             if problem:
                 problems[preset] = problem
                 say(f"{preset}, seed {seed}: {problem}")
-    presets = {name: report(bench, name, args.seeds, problems.get(name, "not run")) for name in args.presets}
-    (bench.folder / "report.json").write_text(json.dumps({"steps": steps, "presets": presets}, indent=2) + "\n")
+    results = bench.results()
+    presets = {name: report(results.get(name, {}), problems.get(name, "not run")) for name in args.presets}
     print(table(presets))
-    plot(presets, bench.folder / "objectives.png")
+    plot(presets, args.record.with_suffix(".png"))
     return 1 if any(problem.startswith("failed") for problem in problems.values()) else 0
 
 
-def report(bench: Bench, preset: str, seeds: Sequence[int], problem: str) -> dict[str, Any]:
-    """The preset's figures over its finished runs, with each run's own; the problem where there is none."""
-    folders = {seed: bench.run_folder(preset, seed) for seed in seeds}
-    done = {seed: read_run(folder, bench.steps) for seed, folder in folders.items() if finished(folder, bench.steps)}
-    if not done:
+def report(runs: dict[int, Result], problem: str) -> dict[str, Any]:
+    """The figures over a preset's runs; the problem where there is none."""
+    if not runs:
         return {"problem": problem}
-    runs = {seed: {k: v for k, v in asdict(result).items() if k != "curve"} for seed, result in done.items()}
-    return {**summary(list(done.values())), "runs": runs, "curves": [result.curve for result in done.values()]}
+    return {**summary(list(runs.values())), "curves": [result.curve for result in runs.values()]}
 
 
 def last_line(log: Path) -> str:

@@ -50,20 +50,34 @@ def test_a_run_counts_as_done_once_it_is_evaluated_at_the_last_step(tmp_path: Pa
     assert not BENCH["finished"](tmp_path / "none", 2)
 
 
+def bench_in(folder: Path, steps: int):
+    return BENCH["Bench"](folder, steps, folder / "record.json")
+
+
 def test_seeds_are_averaged_and_the_best_comes_first(tmp_path: Path) -> None:
-    bench = BENCH["Bench"](tmp_path, 6)
-    for seed, after in ((0, 0.9), (1, 0.8)):
+    bench = bench_in(tmp_path, 6)
+    for seed, after in ((1, 0.8), (0, 0.9)):
         write_run(bench.run_folder("dapo", seed), [0.5] * 5 + [0.6 + seed], after)
+        bench.keep("dapo", seed)
     write_run(bench.run_folder("grpo", 0), [1.0] * 6, after=0.95)
-    presets = {name: BENCH["report"](bench, name, [0, 1, 2], "refused: no") for name in ("dapo", "grpo", "ppo")}
+    bench.keep("grpo", 0)
+    results = bench.results()
+    assert list(results["dapo"]) == [0, 1]
+    presets = {name: BENCH["report"](results.get(name, {}), "refused: no") for name in ("dapo", "grpo", "ppo")}
     assert presets["dapo"]["accuracy"] == {"mean": pytest.approx(0.85), "low": 0.8, "high": 0.9}
-    assert presets["dapo"]["runs"][1]["accuracy"] == 0.8
-    assert json.loads(json.dumps(presets))["dapo"]["seeds"] == 2
     assert BENCH["table"](presets).splitlines()[2:] == [
         "| grpo | 95.0% | 5 | 25.00% | 0.408 | 1 |",
         "| dapo | 85.0% (80.0% to 90.0%) | - | 25.00% | 0.408 | 2 |",
         "| ppo | refused: no | | | | 0 |",
     ]
+
+
+def test_a_record_of_another_length_is_not_mixed_in(tmp_path: Path) -> None:
+    bench = bench_in(tmp_path, 2)
+    write_run(bench.run_folder("grpo", 0), [0.5, 0.6], after=0.6)
+    bench.keep("grpo", 0)
+    with pytest.raises(SystemExit, match="of runs of 2 steps, not 3"):
+        bench_in(tmp_path, 3).results()
 
 
 def test_reached_by_some_seeds_only() -> None:
@@ -74,10 +88,11 @@ def test_reached_by_some_seeds_only() -> None:
 
 
 def test_a_finished_run_is_not_trained_again_and_a_refused_one_says_why(tmp_path: Path) -> None:
-    bench = BENCH["Bench"](tmp_path, 2)
+    bench = bench_in(tmp_path, 2)
     write_run(bench.run_folder("grpo", 0), [0.5, 0.6], after=0.6)
     (tmp_path / "start-seed0" / "cold_start").mkdir(parents=True)
     assert bench.train("grpo", 0) is None
+    assert bench.results()["grpo"][0].accuracy == 0.6
     assert not list(tmp_path.glob("*.log"))
     problem = bench.train("no_such_objective", 0)
     assert problem.startswith("refused: objective='no_such_objective': there is no such choice")
