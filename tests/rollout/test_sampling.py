@@ -22,7 +22,7 @@ def processed(logits: list[float], temperature: float, top_p: float) -> np.ndarr
     for index in np.argsort(-probabilities, kind="stable"):
         kept[index] = True
         mass += probabilities[index]
-        if mass >= top_p:
+        if mass >= top_p and top_p < 1:  # rounded to 1 before the least likely tokens are in
             break
     return np.where(kept, probabilities, 0) / probabilities[kept].sum()
 
