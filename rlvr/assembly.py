@@ -140,11 +140,10 @@ def start_model(config: TrainConfig, folder: Path) -> ModelConfig:
 
 def reference(config: TrainConfig, start: ModelConfig) -> Reference:
     """The reference of the KL terms: the model that `reference.path` names, or the one training starts from."""
-    options = config.reference
-    if options.path is None:
-        return Reference(start, refresh_every=options.refresh_every)
-    source = ModelConfig(path=options.path, revision=options.revision)
-    return Reference(source, key="reference.path", refresh_every=options.refresh_every)
+    options, source, key = config.reference, start, "model.path"
+    if options.path is not None:
+        source, key = ModelConfig(path=options.path, revision=options.revision), "reference.path"
+    return Reference(source, key=key, refresh_every=options.refresh_every)
 
 
 def held_out_data(config: TrainConfig) -> TrainConfig:

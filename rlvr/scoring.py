@@ -95,9 +95,9 @@ class Scorer:
         self, verifier_options: Mapping[str, Any], num_workers: int = 2, deadline_seconds: float = 10.0
     ) -> None:
         self.verifier = build(verifier_options)
+        """The same verifiers, for whoever wants to know what they accept; cases are judged elsewhere."""
         for part in self.verifier.verifiers.values():
             part.check_machine()
-        """The same verifiers, for whoever wants to know what they accept; cases are judged elsewhere."""
         self.deadline_seconds = deadline_seconds
         self.seconds: dict[Hashable, float] = {}
         """Seconds each case of the last `collect` or `score` took."""

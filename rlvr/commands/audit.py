@@ -129,7 +129,6 @@ def report(source: str, num_rows: int, failures: Sequence[Failure]) -> list[str]
     failing = len(failures)
     lines = [f"{source}: {counted(num_rows, 'row')}, {num_rows - failing:,} sound, {failing:,} with defects"]
     lines += [f"  {failure.file} row {failure.row}: {failure.problem}" for failure in failures[:_SHOWN]]
-    return [
-        *lines,
-        *([f"  and {len(failures) - _SHOWN:,} more; output=FILE lists all"] if len(failures) > _SHOWN else []),
-    ]
+    if failing > _SHOWN:
+        lines.append(f"  and {failing - _SHOWN:,} more; output=FILE lists all")
+    return lines

@@ -34,7 +34,7 @@ def inputs(seed: int, tokens: int = 23, vocabulary: int = 31) -> tuple[Tensor, T
     return hidden.requires_grad_(), weight.requires_grad_(), ref_hidden, ref_weight, wanted
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     seed=st.integers(0, 2**31),
     chunk=st.sampled_from([1, 4, 7, 64]),

@@ -34,7 +34,7 @@ def inputs(seed: int, tokens: int = 23, size: int = 8, vocabulary: int = 31) -> 
 
 
 @pytest.mark.parametrize("entropy_grad", [False, True])
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     seed=st.integers(0, 2**31),
     chunk=st.sampled_from([1, 4, 7, 64]),
