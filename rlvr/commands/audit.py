@@ -108,14 +108,11 @@ def audit_rows(data: DataConfig, scorer: Scorer) -> tuple[int, list[Failure]]:
     for row in itertools.chain(first, rows):
         num_rows += 1
         try:
-            if row.values is None:
-                raise BrokenRowError("(line)", "is not a JSON object")
             problem = mapping(row.values)
         except BrokenRowError as error:
             failures.append(Failure(row.file, row.number, str(error)))
             continue
-        extra = {name: value for name, value in row.values.items() if name not in mapping.used_columns}
-        prompts.append(Prompt(str(len(places)), "", [], problem.reference, row.file, problem.question, extra))
+        prompts.append(Prompt(str(len(places)), "", [], problem.reference, row.file, problem.question, problem.extra))
         places.append((row.file, row.number))
     problems: dict[str, str] = {}
     for defect in audit(scorer, prompts):

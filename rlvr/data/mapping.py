@@ -28,6 +28,8 @@ class Problem:
     question: str
     """The problem as the data set states it."""
     reference: Any
+    extra: dict[str, Any]
+    """The columns that make neither the turns nor the reference."""
 
 
 class BrokenRowError(Exception):
@@ -57,7 +59,7 @@ class RowMapping:
             raise ConfigError("data.answer", data.answer, "name the column of the reference answer, or several")
         for key, column in ((text_key, self._text_column), *(("answer", column) for column in answers)):
             _check_column(key, column, sample)
-        self.used_columns = {_root(column, sample) for column in (self._text_column, *answers)}
+        self._used_columns = {_root(column, sample) for column in (self._text_column, *answers)}
         # The answer must not leak into the prompt, and a list of messages is no text.
         hidden = {_root(column, sample) for column in (answers[0], data.messages) if column is not None}
         present = {name for row in sample for name in row}
@@ -73,15 +75,18 @@ class RowMapping:
             raise ConfigError("data.user", data.user, f"the problem is nowhere in it; use one of {known}")
         self._opening = self._system_and_examples()
 
-    def __call__(self, row: Mapping[str, Any]) -> Problem:
-        """Raises `BrokenRowError` for a row without question or answer, or with the wrong type in its place."""
+    def __call__(self, row: Mapping[str, Any] | None) -> Problem:
+        """Raises `BrokenRowError` for a row without question or answer, with the wrong type in its place, or None."""
+        if row is None:
+            raise BrokenRowError("(line)", "is not a JSON object")
         turns = self._turns(row)
         question = turns[-1]["content"]
         last = {"role": turns[-1]["role"], "content": self._fill(question, row)}
         earlier = turns[:-1]
         if self._data.system is not None:
             earlier = [turn for turn in earlier if turn["role"] != "system"]
-        return Problem([*self._opening, *earlier, last], question, self._reference(row))
+        extra = {name: value for name, value in row.items() if name not in self._used_columns}
+        return Problem([*self._opening, *earlier, last], question, self._reference(row), extra)
 
     def _turns(self, row: Mapping[str, Any]) -> list[Message]:
         """The row's own messages; a question is one user turn."""

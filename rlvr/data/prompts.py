@@ -111,7 +111,6 @@ def load_prompts(data: DataConfig, template: ChatTemplate) -> tuple[list[Prompt]
 class _Candidate:
     problem: Problem
     reference_key: str
-    extra: dict[str, Any]
     conflicting: bool = False
 
 
@@ -121,8 +120,6 @@ def _distinct(rows: Iterator[Row], mapping: RowMapping, report: Report) -> list[
     for row in rows:
         report.num_rows += 1
         try:
-            if row.values is None:
-                raise BrokenRowError("(line)", "is not a JSON object")
             problem = mapping(row.values)
         except BrokenRowError as error:
             report.num_broken += 1
@@ -133,8 +130,7 @@ def _distinct(rows: Iterator[Row], mapping: RowMapping, report: Report) -> list[
         reference_key = _as_json(problem.reference)
         first = candidates.get(key)
         if first is None:
-            extra = {name: value for name, value in row.values.items() if name not in mapping.used_columns}
-            candidates[key] = _Candidate(problem, reference_key, extra)
+            candidates[key] = _Candidate(problem, reference_key)
         elif first.reference_key == reference_key:
             report.num_repeated += 1
         else:
@@ -172,7 +168,7 @@ def _prompt(candidate: _Candidate, text: str, token_ids: list[int], source: str)
         reference=problem.reference,
         source=source,
         question=problem.question,
-        extra=candidate.extra,
+        extra=problem.extra,
     )
 
 
