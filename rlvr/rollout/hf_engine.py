@@ -17,6 +17,7 @@ from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache
 
 from rlvr.errors import ModelError
 from rlvr.records import Completion, FinishReason
+from rlvr.rollout import decode_attention
 from rlvr.rollout.engine import Request, Sampling
 from rlvr.rollout.handover import checked, refuse_half_loaded
 from rlvr.rollout.sampling import check_length, sample, uniforms
@@ -60,6 +61,9 @@ class HfEngine:
         self._model = model
         self._tokenizer = tokenizer
         self._max_num_seqs = max_num_seqs
+        # torch's own kernel is the faster one on a GPU only.
+        self._attention = decode_attention.NAME if model.device.type == "cpu" else "sdpa"
+        decode_attention.register()
         self._version = -1
         self._whole = True  # False while and after a hand-over that did not end
 
@@ -89,7 +93,7 @@ class HfEngine:
     def logprobs(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
         """See `RolloutEngine.logprobs`; one sequence at a time, so nothing is padded."""
         values: list[list[float]] = []
-        with _sampling_mode(self._model), torch.no_grad():
+        with _sampling_mode(self._model, "sdpa"), torch.no_grad():
             for sequence in sequences:
                 ids = torch.tensor([list(sequence)], device=self._model.device)
                 logprobs = self._model(input_ids=ids, use_cache=False).logits[0, :-1].float().log_softmax(-1)
@@ -138,7 +142,7 @@ class HfEngine:
         logprobs = torch.zeros(len(rows), sampling.max_new_tokens, device=device)
         topk = _TopK(len(rows), sampling, self._model.config.vocab_size, device) if sampling.topk else None
         live = torch.arange(len(rows), device=device)  # slot in the batch -> row
-        with _sampling_mode(self._model):
+        with _sampling_mode(self._model, self._attention):
             logits, batch = self._prefill(rows, requests, sampling.max_new_tokens)
         for step in range(sampling.max_new_tokens):
             drawn, all_logprobs = sample(logits, uniform[live, step], sampling)
@@ -162,7 +166,7 @@ class HfEngine:
                     return
                 kept = batch.drop(finished)
                 live, drawn = live[kept], drawn[kept]
-            with _sampling_mode(self._model):
+            with _sampling_mode(self._model, self._attention):
                 logits = batch.forward(self._model, drawn)
 
     def _prefill(
@@ -316,17 +320,18 @@ class _Batch:
 
 
 class _sampling_mode:  # noqa: N801 - a context manager
-    """Evaluation mode and SDPA for one forward: a shared policy may train and attend in packed form."""
+    """Evaluation mode and an attention for one forward: a shared policy may train and attend in packed form."""
 
-    def __init__(self, model: PreTrainedModel) -> None:
+    def __init__(self, model: PreTrainedModel, attention: str) -> None:
         self._model = model
+        self._sampling_attention = attention
         self._training = model.training
         self._attention = model.config._attn_implementation
 
     def __enter__(self) -> None:
         if self._training:
             self._model.eval()
-        self._model.config._attn_implementation = "sdpa"
+        self._model.config._attn_implementation = self._sampling_attention
 
     def __exit__(self, *error: object) -> None:
         self._model.config._attn_implementation = self._attention

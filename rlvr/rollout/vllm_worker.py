@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from rlvr.allocator import keep_freed_memory
 from rlvr.errors import HandoverError
 from rlvr.rollout.engine import Request, Sampling
 from rlvr.rollout.vllm_messages import CPU_BLOCK_TOKENS, Bucket, Sample, Settings, fingerprint
@@ -235,6 +236,7 @@ def _start(settings: Settings) -> Any:
 
 def main() -> None:
     """Runs until the socket closes: `python -m rlvr.rollout.vllm_worker SOCKET MEMORY`, both file descriptors."""
+    keep_freed_memory()
     threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
     connection = Connection(int(sys.argv[1]))
     try:
