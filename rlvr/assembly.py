@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rlvr import objectives
+from rlvr.allocator import keep_freed_memory
 from rlvr.cold_start import cold_start
 from rlvr.config import ModelConfig, TrainConfig
 from rlvr.data.prompts import load_prompts
@@ -62,6 +63,7 @@ def assemble(config: TrainConfig, folder: Path, console: Console, stack: ExitSta
     """
     if config.reference.path is not None:
         check_folder(config.reference.path, "reference.path")
+    keep_freed_memory()
     # Started first: the workers import sympy while the models load.
     scorer = Scorer(config.verifier, config.scoring.workers, config.scoring.deadline_seconds)
     stack.callback(scorer.close)

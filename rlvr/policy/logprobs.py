@@ -69,9 +69,10 @@ def topk_logprobs(hidden: Tensor, head: Head, topk_ids: Tensor, wanted: Tensor) 
 
 
 class _TokenLogprobs(torch.autograd.Function):
-    """Chunked log-softmax; backward computes each chunk's logits again.
+    """Chunked log-softmax; backward computes each chunk's logits again, but for the chunk that forward had last.
 
     Largest tensors: [C, V] logits and log-probs, and a float32 copy of the weight when that is not float32 (CPU only).
+    They stay from forward to backward, which needs them at once.
     """
 
     @staticmethod
@@ -89,6 +90,7 @@ class _TokenLogprobs(torch.autograd.Function):
                 entropy[part] = -probs.mul_(all_logprobs).sum(-1)
         ctx.save_for_backward(hidden, weight, targets, entropy)
         ctx.head, ctx.entropy_grad = head, entropy_grad
+        ctx.chunks = chunks if any(ctx.needs_input_grad) else None
         if not entropy_grad:
             ctx.mark_non_differentiable(entropy)
         return logprobs, entropy
@@ -100,11 +102,10 @@ class _TokenLogprobs(torch.autograd.Function):
         d loss / d logits = g (onehot(target) - p) - e p (log p + H)
         """
         hidden, weight, targets, entropy = ctx.saved_tensors
-        head: Head = ctx.head
-        chunks = Chunks(hidden, weight, head)
+        chunks, ctx.chunks = ctx.chunks or Chunks(hidden, weight, ctx.head), None
         gradients = Gradients(chunks, hidden)
         with exact_products(weight):
-            for part in chunks:
+            for part in reversed(list(chunks)):
                 all_logprobs = chunks.logprobs(part)
                 slope = torch.exp(all_logprobs, out=chunks.work[: len(all_logprobs)])
                 if ctx.entropy_grad:
@@ -129,14 +130,18 @@ class Chunks:
         shape = (min(head.chunk_tokens, self.num_tokens), len(weight))
         self.work, self.all_logprobs = (torch.empty(shape, dtype=dtype, device=hidden.device) for _ in range(2))
         self.capped = torch.empty_like(self.work) if head.softcap is not None else None
+        self._last: slice | None = None
 
     def __iter__(self) -> Iterator[slice]:
         for start in range(0, self.num_tokens, self.head.chunk_tokens):
             yield slice(start, min(start + self.head.chunk_tokens, self.num_tokens))
 
     def logprobs(self, part: slice) -> Tensor:
-        """[C, V] log-probs of the chunk; valid until the next call."""
+        """[C, V] log-probs of the chunk; valid until the next call, and not computed again while they are."""
         hidden, head = self.hidden[part], self.head
+        if part == self._last:
+            return self.all_logprobs[: len(hidden)]
+        self._last = part
         logits = self.work[: len(hidden)]
         if self.hidden.dtype == logits.dtype:
             torch.mm(hidden, self.weight.t(), out=logits)
@@ -164,7 +169,7 @@ class Gradients:
     def add(self, slope: Tensor, part: slice) -> None:
         """Takes in the gradient [C, V] by the final logits of the chunk whose log-probs were taken last."""
         chunks = self._chunks
-        hidden, weight = chunks.hidden[part], chunks.weight
+        hidden, weight = chunks.hidden[part], chunks.head.weight
         if chunks.head.temperature != 1.0:
             slope.div_(chunks.head.temperature)
         if chunks.capped is not None:

@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -58,6 +60,28 @@ def test_values_and_gradients_are_those_of_the_plain_computation(
     loss = (up[0] * actual[0]).sum() + ((up[1] * actual[1]).sum() if entropy_grad else 0)
     for ours, theirs in zip(torch.autograd.grad(loss, (hidden, weight)), expected_grads, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
+
+
+class Products(TorchDispatchMode):
+    """Counts the products that make logits."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += func is torch.ops.aten.mm.out
+        return func(*args, **(kwargs or {}))
+
+
+def test_backward_takes_the_last_chunk_as_forward_left_it() -> None:
+    hidden, weight, token_ids, wanted = inputs(0)
+    chunks = -(-int(wanted.sum()) // 4)
+    with Products() as products:
+        logprobs, _ = token_logprobs(hidden, Head(weight, chunk_tokens=4), token_ids, wanted)
+        assert products.count == chunks
+        first = torch.autograd.grad(logprobs.sum(), hidden, retain_graph=True)[0]
+        assert products.count == 2 * chunks - 1
+        again = torch.autograd.grad(logprobs.sum(), hidden)[0]
+    torch.testing.assert_close(first, again, rtol=0, atol=0)
 
 
 def test_entropy_has_no_gradient_unless_asked() -> None:
