@@ -16,6 +16,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -100,7 +101,8 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     batch = make_batch(workload, policy.model.head_weight.shape[0])
     grpo = build(ObjectiveSpec(), workload)
     say(f"{UPDATES + 1} updates of {batch.num_rows} rows, {batch.num_tokens:,} tokens")
-    update = median_seconds(lambda: policy.update(grpo.prepare(batch)[0], grpo), UPDATES)
+    without_topk = replace(batch, topk_ids=None, topk_logprobs=None)
+    update = median_seconds(lambda: policy.update(grpo.prepare(without_topk)[0], grpo), UPDATES)
     logprobs = policy.logprobs(batch)
     costs = {}
     for name, spec in specs(YamlSource()).items():

@@ -16,7 +16,8 @@ from rlvr.observe.console import Console
 from rlvr.observe.metrics import Clock
 from rlvr.records import Group
 
-TOKENS_PER_MICROBATCH = 2560  # 16 rows of W1
+TOKENS_PER_MICROBATCH = 1280  # on the CPU as fast as larger ones, with less memory
+LOGPROB_CHUNK_TOKENS = 512
 
 
 def main() -> None:
@@ -35,7 +36,11 @@ def main() -> None:
             "model": {"path": args.model},
             "data": {"path": args.prompts, "shuffle": False},
             "rollout": {"engine": args.engine, "group_size": args.group_size, "max_new_tokens": args.new_tokens},
-            "policy": {"prompts_per_step": args.prompts_per_step, "tokens_per_microbatch": TOKENS_PER_MICROBATCH},
+            "policy": {
+                "prompts_per_step": args.prompts_per_step,
+                "tokens_per_microbatch": TOKENS_PER_MICROBATCH,
+                "logprob_chunk_tokens": LOGPROB_CHUNK_TOKENS,
+            },
             "verifier": {"math": {}},
         }
     )
