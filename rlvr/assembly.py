@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 NUM_PROBES = 4
+PROBE_TOKENS = 16  # stale or wrong weights show in any few; both sides have to compute them after every step
 TINY = "tiny"
 
 
@@ -157,11 +158,11 @@ def held_out_data(config: TrainConfig) -> TrainConfig:
 
 
 def build_probe(config: TrainConfig, prompts: list[Prompt]) -> Probe:
-    """The first prompts, with the tolerance of the options or of the two precisions."""
+    """The ends of the first prompts, with the tolerance of the options or of the two precisions."""
     tolerance = config.rollout.handover_tolerance
     if tolerance is None:
         tolerance = default_tolerance(config.rollout.dtype, config.policy.dtype)
-    return Probe([prompt.token_ids for prompt in prompts[:NUM_PROBES]], tolerance)
+    return Probe([prompt.token_ids[-PROBE_TOKENS:] for prompt in prompts[:NUM_PROBES]], tolerance)
 
 
 def _load(config: TrainConfig, template: ChatTemplate, console: Console) -> tuple[list[Prompt], str]:

@@ -3,7 +3,8 @@
     .venv/bin/python scripts/bench/step.py --workload W1 --json step.json
 
 Each side takes its turn in a fresh process (A B C A B C ...): one step that is not counted, then one that is.
-Memory is the largest resident memory of that process and all it starts, sampled ten times a second from start to end.
+Memory is the largest of that process and all it starts, watched ten times a second from start to end; a page that several
+of them share, as they do libraries, counts once.
 """
 
 from __future__ import annotations
@@ -77,12 +78,16 @@ class Side:
         answers, log = self.folder / f"{self.name}.jsonl", self.folder / f"{self.name}.log"
         with answers.open("w") as stdout, log.open("w") as stderr:
             process = psutil.Popen(self.command, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, cwd=ROOT)
-            tree = [process]
+            tree, most_resident = [process], 0
             try:
                 while process.poll() is None:
                     with contextlib.suppress(psutil.Error):  # a process may end while it is looked at
                         tree = [process, *process.children(recursive=True)]
-                        self.peak_mib = max(self.peak_mib, sum(p.memory_info().rss for p in tree) / MIB)
+                        resident = sum(p.memory_info().rss for p in tree)
+                        # To count shared pages once takes a walk over all pages: only for a new peak.
+                        if resident > most_resident * 1.01:
+                            most_resident = resident
+                            self.peak_mib = max(self.peak_mib, sum(p.memory_full_info().pss for p in tree) / MIB)
                     time.sleep(0.1)
             finally:
                 end(tree)
