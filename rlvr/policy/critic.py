@@ -51,6 +51,7 @@ class Critic:
             betas=(options.beta1, options.beta2),
             weight_decay=options.weight_decay,
             max_grad_norm=options.max_grad_norm,
+            state=options.optimizer,
         )
 
     @property
@@ -117,7 +118,7 @@ class Critic:
     @torch.no_grad()
     def load(self, folder: Path) -> None:
         """Goes on from `save`, bit for bit."""
-        state = torch.load(folder / FILE, map_location=self.head.weight.device, weights_only=True)
+        state = torch.load(folder / FILE, map_location="cpu", weights_only=True)
         for own, saved in zip(self._parameters, state["weights"], strict=True):
             own.copy_(saved)
         self._optimizer.load_state_dict(state["optimizer"])

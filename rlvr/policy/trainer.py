@@ -61,7 +61,7 @@ class Policy:
         options: precision, optimizer and memory.
         total_updates: optimizer steps of the policy in the whole run, for the schedule.
         temperature: the sampling temperature, at which all log-probs of training are taken.
-        seed: shuffles the rows into minibatches.
+        seed: shuffles the rows into minibatches, and rounds the weights where that is done at random.
         reference: for objectives with a KL to it; None: `model`.
         critic: for objectives with a critic.
 
@@ -100,6 +100,8 @@ class Policy:
             betas=(options.beta1, options.beta2),
             weight_decay=options.weight_decay,
             max_grad_norm=options.max_grad_norm,
+            state=options.optimizer,
+            seed=seed,
         )
         self._critic: Critic | None = None
         if critic is not None:
@@ -313,7 +315,7 @@ class Policy:
         """Goes on from `save`, bit for bit."""
         saved = load_model(ModelConfig(path=str(folder / "model")), self.model.module.dtype, self.model.device)
         copy_weights(saved.module, self.model.module)
-        state = torch.load(folder / "optimizer.pt", map_location=self.model.device, weights_only=True)
+        state = torch.load(folder / "optimizer.pt", map_location="cpu", weights_only=True)
         self._optimizer.load_state_dict(state)
         if self._critic is not None:
             self._critic.load(folder)
