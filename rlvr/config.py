@@ -169,8 +169,11 @@ class PolicyConfig:
     """Tokens whose [tokens, vocabulary] logits exist at once."""
     share_prompts: bool = True
     """Compute the prompt, and whatever else the completions of a group begin with, once for all of them."""
-    gradient_checkpointing: bool = False
-    """Recompute activations in backward: less memory, about a third more compute."""
+    gradient_checkpointing: Literal["none", "full", "selective"] = "none"
+    """Compute activations again in backward: `full` all of a layer, a third more compute; `selective` all but matrix
+    products and attention, little more compute for less of the memory."""
+    offload_activations: bool = False
+    """Keep activations in CPU memory between forward and backward; ignored on CPU."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """`auto` takes the GPU when there is one."""
 
@@ -391,6 +394,9 @@ def _check_memory(policy: PolicyConfig) -> None:
         if kept.offload:
             mend = "policy.optimizer.offload=true takes master weights off the GPU as it is; take float32"
             raise ConfigError("policy.optimizer.master_weights", kept.master_weights, mend)
+    if policy.offload_activations and policy.gradient_checkpointing == "selective":
+        mend = "what policy.gradient_checkpointing=selective keeps cannot be moved; take full or none there"
+        raise ConfigError("policy.offload_activations", True, mend)
 
 
 def _check_data(config: TrainConfig) -> None:

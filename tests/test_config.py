@@ -71,6 +71,10 @@ CONTRADICTIONS = {
         {"policy": {"optimizer": {"master_weights": "stochastic_rounding", "offload": True}}},
         ["policy.optimizer.master_weights='stochastic_rounding'", "policy.optimizer.offload=true", "float32"],
     ),
+    "offloading what selective checkpointing keeps": (
+        {"policy": {"gradient_checkpointing": "selective", "offload_activations": True}},
+        ["policy.offload_activations=True", "policy.gradient_checkpointing=selective", "full"],
+    ),
     "no verifier": ({"verifier": {}}, ["verifier={}", "at least one"]),
     "an unknown verifier": ({"verifier": {"mathh": {}}}, ["verifier", "mathh", "math"]),
     "an unknown option of a verifier": ({"verifier": {"math": {"no_such": 1}}}, ["verifier.math.no_such=1", "key"]),

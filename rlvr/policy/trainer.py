@@ -83,10 +83,18 @@ class Policy:
         device = options.device
         if device == "auto":
             device = "cuda" if torch.cuda.is_available() else "cpu"
+        if device == "cpu":
+            _warn_of_offload(options)
 
         def load() -> CausalModel:
             dtype: torch.dtype = getattr(torch, options.dtype)
-            return load_model(model, dtype, device, gradient_checkpointing=options.gradient_checkpointing)
+            return load_model(
+                model,
+                dtype,
+                device,
+                checkpointing=options.gradient_checkpointing,
+                offload_activations=options.offload_activations and device != "cpu",
+            )
 
         self.model = load()
         self.version = 0
@@ -323,3 +331,9 @@ class Policy:
         counts = json.loads((folder / "policy.json").read_text(encoding="utf-8"))
         self.version, self._num_steps = counts["version"], counts["num_steps"]
         self._num_batches = counts["num_batches"]
+
+
+def _warn_of_offload(options: PolicyConfig) -> None:
+    offloads = {"optimizer.offload": options.optimizer.offload, "offload_activations": options.offload_activations}
+    for key in (key for key, is_set in offloads.items() if is_set):
+        log.warning("policy.%s=true frees nothing where the policy trains on the CPU", key)

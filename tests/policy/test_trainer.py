@@ -190,6 +190,13 @@ def test_offloaded_state_changes_no_bit_of_an_update(make: MakePolicy, dtype: st
     assert_same(weights_of(away), weights_of(here))
 
 
+def test_offload_on_a_cpu_is_warned_of_and_activations_stay(make: MakePolicy, caplog: pytest.LogCaptureFixture) -> None:
+    policy = make(offload_activations=True, optimizer=OptimizerConfig(offload=True))
+    assert policy.model.offload is None
+    for key in ("policy.optimizer.offload=true", "policy.offload_activations=true"):
+        assert key in caplog.text
+
+
 def test_a_step_that_is_not_finite_is_skipped(make: MakePolicy) -> None:
     policy, objective = make(), build(GRPO)
     before = weights_of(policy)
