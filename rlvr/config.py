@@ -124,6 +124,21 @@ class RolloutConfig:
 
 
 @dataclass(frozen=True)
+class OptimizerConfig:
+    """What AdamW keeps of each parameter besides the float32 sum of its gradients, and where."""
+
+    __pydantic_config__ = STRICT
+
+    moments: Literal["float32", "int8"] = "float32"
+    """`int8`: both moments in 8 bits with a scale for each 256 values, 2 bytes a parameter instead of 8."""
+    master_weights: Literal["float32", "stochastic_rounding"] = "float32"
+    """`float32`: a copy of each bfloat16 weight takes the steps; `stochastic_rounding`: none, 4 bytes less a parameter,
+    each step is rounded up or down at random, right in the mean."""
+    offload: bool = False
+    """Keep master weights, moments and summed gradients in CPU memory and do the step there; the GPU keeps weights."""
+
+
+@dataclass(frozen=True)
 class PolicyConfig:
     """How the policy is updated."""
 
@@ -146,15 +161,19 @@ class PolicyConfig:
     max_grad_norm: Annotated[float, Field(gt=0)] = 1.0
     """Gradients are scaled down to this global norm."""
     dtype: Literal["float32", "bfloat16"] = "bfloat16"
-    """Precision of the weights in forward and backward; master weights and optimizer state are float32."""
+    """Precision of the weights in forward and backward; `policy.optimizer` says what is kept beside them."""
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     tokens_per_microbatch: Positive = 16384
     """Most tokens (prompts included) in one forward and backward; a longer row goes alone."""
     logprob_chunk_tokens: Positive = 1024
     """Tokens whose [tokens, vocabulary] logits exist at once."""
     share_prompts: bool = True
     """Compute the prompt, and whatever else the completions of a group begin with, once for all of them."""
-    gradient_checkpointing: bool = False
-    """Recompute activations in backward: less memory, about a third more compute."""
+    gradient_checkpointing: Literal["none", "full", "selective"] = "none"
+    """Compute activations again in backward: `full` all of a layer, a third more compute; `selective` all but matrix
+    products and attention, little more compute for less of the memory."""
+    offload_activations: bool = False
+    """Keep activations in CPU memory between forward and backward; ignored on CPU."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """`auto` takes the GPU when there is one."""
 
@@ -319,6 +338,7 @@ def check_across(config: TrainConfig) -> list[str]:
     check_verifiers(config.verifier)
     _check_steps(config)
     _check_batch(config)
+    _check_memory(config.policy)
     _check_data(config)
     _check_eval(config)
     return warned + _warnings(config)
@@ -363,6 +383,20 @@ def _check_batch(config: TrainConfig) -> None:
     if overlong is not None and overlong > rollout.max_new_tokens:
         mend = f"never reached with rollout.max_new_tokens={rollout.max_new_tokens}; set both to the same"
         raise ConfigError("verifier.overlong.max_tokens", overlong, mend)
+
+
+def _check_memory(policy: PolicyConfig) -> None:
+    kept = policy.optimizer
+    if kept.master_weights == "stochastic_rounding":
+        if policy.dtype == "float32":
+            mend = "with policy.dtype=float32 nothing is rounded; take float32, or policy.dtype=bfloat16"
+            raise ConfigError("policy.optimizer.master_weights", kept.master_weights, mend)
+        if kept.offload:
+            mend = "policy.optimizer.offload=true takes master weights off the GPU as it is; take float32"
+            raise ConfigError("policy.optimizer.master_weights", kept.master_weights, mend)
+    if policy.offload_activations and policy.gradient_checkpointing == "selective":
+        mend = "what policy.gradient_checkpointing=selective keeps cannot be moved; take full or none there"
+        raise ConfigError("policy.offload_activations", True, mend)
 
 
 def _check_data(config: TrainConfig) -> None:

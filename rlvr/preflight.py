@@ -12,6 +12,7 @@ from rlvr.errors import RlvrError
 from rlvr.generation import sample_groups, trusted
 from rlvr.observe.console import duration
 from rlvr.observe.metrics import Clock, resident_gib, rollout_metrics
+from rlvr.policy.memory import bytes_per_parameter
 from rlvr.records import Prompt
 from rlvr.scoring import Scorer, audit
 
@@ -114,7 +115,8 @@ def _estimate(loop: Loop, num_prompts: int, clock: Clock) -> Finding:
     policy = loop.policy
     networks = policy.num_trained_parameters / policy.num_parameters  # 2 with a critic of its own
     update = scale * seconds["time/forward"] * FORWARDS * config.objective.epochs * networks
-    optimizer = 3 * 4 * policy.num_trained_parameters / 2**30  # float32 gradients and two moments
+    kept = bytes_per_parameter(config.policy)
+    optimizer = (kept.gradients + kept.moments) * policy.num_trained_parameters / 2**30  # the rest is there by now
     return Finding(
         "ok",
         f"estimate: {rollouts:.1f} s a step to generate and score, {update:.1f} s to update, "

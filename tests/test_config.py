@@ -63,6 +63,18 @@ CONTRADICTIONS = {
         {"eval": {"every": 5}, "data": {"path": "x.parquet"}},
         ["eval.every=5", "data.path=x.parquet", "eval.path"],
     ),
+    "rounding without lower precision": (
+        {"policy": {"dtype": "float32", "optimizer": {"master_weights": "stochastic_rounding"}}},
+        ["policy.optimizer.master_weights='stochastic_rounding'", "policy.dtype=float32", "policy.dtype=bfloat16"],
+    ),
+    "rounding and offloaded masters": (
+        {"policy": {"optimizer": {"master_weights": "stochastic_rounding", "offload": True}}},
+        ["policy.optimizer.master_weights='stochastic_rounding'", "policy.optimizer.offload=true", "float32"],
+    ),
+    "offloading what selective checkpointing keeps": (
+        {"policy": {"gradient_checkpointing": "selective", "offload_activations": True}},
+        ["policy.offload_activations=True", "policy.gradient_checkpointing=selective", "full"],
+    ),
     "no verifier": ({"verifier": {}}, ["verifier={}", "at least one"]),
     "an unknown verifier": ({"verifier": {"mathh": {}}}, ["verifier", "mathh", "math"]),
     "an unknown option of a verifier": ({"verifier": {"math": {"no_such": 1}}}, ["verifier.math.no_such=1", "key"]),

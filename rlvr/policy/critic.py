@@ -44,6 +44,7 @@ class Critic:
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
         self._backbone: nn.Module = model.module.base_model  # the output head, where not tied, is let go
+        self._offload = model.offload
         self._learning_rate, self._microbatches = config.learning_rate, microbatches
         self._parameters = [*self.head.parameters(), *(() if self.shares_backbone else self._backbone.parameters())]
         self._optimizer = MasterAdamW(
@@ -51,6 +52,7 @@ class Critic:
             betas=(options.beta1, options.beta2),
             weight_decay=options.weight_decay,
             max_grad_norm=options.max_grad_norm,
+            state=options.optimizer,
         )
 
     @property
@@ -90,7 +92,7 @@ class Critic:
 
         def loss_of(part: Batch, tokens: Tensor) -> tuple[Tensor, Metrics]:
             with torch.set_grad_enabled(not self.shares_backbone):
-                hidden = hidden_states(self._backbone, part)
+                hidden = hidden_states(self._backbone, part, self._offload)
             return self.loss(hidden, part, objective, weights[tokens])
 
         metrics = self._microbatches.accumulate(minibatch, self.zero_grad, loss_of)
@@ -117,7 +119,7 @@ class Critic:
     @torch.no_grad()
     def load(self, folder: Path) -> None:
         """Goes on from `save`, bit for bit."""
-        state = torch.load(folder / FILE, map_location=self.head.weight.device, weights_only=True)
+        state = torch.load(folder / FILE, map_location="cpu", weights_only=True)
         for own, saved in zip(self._parameters, state["weights"], strict=True):
             own.copy_(saved)
         self._optimizer.load_state_dict(state["optimizer"])

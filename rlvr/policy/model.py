@@ -5,6 +5,7 @@ Shape legend: N rows, T tokens of all rows end to end, D hidden size, V vocabula
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from rlvr.batch import Batch, pack
 from rlvr.config import ModelConfig
 from rlvr.errors import ModelError
 from rlvr.policy import attention
+from rlvr.policy.activations import ActivationOffload, Checkpointing, enable_checkpointing
 from rlvr.policy.layout import layout
 from rlvr.policy.logprobs import Head, token_logprobs
 
@@ -33,6 +35,8 @@ class CausalModel:
     module: PreTrainedModel
     softcap: float | None
     """Final logit soft-cap from the model's configuration."""
+    offload: ActivationOffload | None = None
+    """Where activations wait for backward; None: where they are."""
 
     @property
     def head_weight(self) -> nn.Parameter:
@@ -51,7 +55,7 @@ class CausalModel:
 
     def hidden_states(self, batch: Batch) -> Tensor:
         """[T, D]: see `hidden_states`."""
-        return hidden_states(self.module.base_model, batch)
+        return hidden_states(self.module.base_model, batch, self.offload)
 
     def logprobs(self, batch: Batch, temperature: float, chunk_tokens: int) -> tuple[Tensor, Tensor]:
         """Log-probs [T] and entropies [T] of the loss tokens, 0 elsewhere; see `token_logprobs`."""
@@ -59,20 +63,22 @@ class CausalModel:
         return token_logprobs(self.hidden_states(batch), head, batch.token_ids, batch.loss_mask)
 
 
-def hidden_states(backbone: nn.Module, batch: Batch) -> Tensor:
+def hidden_states(backbone: nn.Module, batch: Batch, offload: ActivationOffload | None = None) -> Tensor:
     """[T, D]: the last hidden states of a transformer without its head, after the final norm.
 
     Args:
         backbone: with packed attention, see `prepare`.
         batch: on its device.
+        offload: where activations wait for backward; None: where they are.
     """
     segments = layout(batch)
-    output = backbone(
-        input_ids=batch.token_ids[segments.tokens][None],
-        position_ids=batch.position_ids[segments.tokens][None],
-        use_cache=False,
-        layout=segments,
-    )
+    with nullcontext() if offload is None else offload.saving():
+        output = backbone(
+            input_ids=batch.token_ids[segments.tokens][None],
+            position_ids=batch.position_ids[segments.tokens][None],
+            use_cache=False,
+            layout=segments,
+        )
     hidden = output.last_hidden_state[0][segments.places]
     assert isinstance(hidden, Tensor)
     return hidden
@@ -83,13 +89,15 @@ def load_model(
     dtype: torch.dtype,
     device: torch.device | str,
     *,
-    gradient_checkpointing: bool = False,
+    checkpointing: Checkpointing = "none",
+    offload_activations: bool = False,
     key: str = "model.path",
 ) -> CausalModel:
     """Loads a causal language model and checks that packed log-probs are the ones it gives itself.
 
     Args:
         config: Hugging Face folder or hub id, and the revision on the hub.
+        checkpointing, offload_activations: see `rlvr.policy.activations`.
         key: the option that names the model, for errors.
 
     Raises:
@@ -114,10 +122,12 @@ def load_model(
         some = ", ".join(sorted(report["missing_keys"])[:5])
         raise ModelError(f"{key}={config.path!r} lacks weights ({some}): take a complete copy of the model")
     module.to(device).eval()
-    return prepare(module, gradient_checkpointing=gradient_checkpointing)
+    return prepare(module, checkpointing=checkpointing, offload_activations=offload_activations)
 
 
-def prepare(module: PreTrainedModel, *, gradient_checkpointing: bool = False) -> CausalModel:
+def prepare(
+    module: PreTrainedModel, *, checkpointing: Checkpointing = "none", offload_activations: bool = False
+) -> CausalModel:
     """Switches a loaded model, in place, to packed attention without dropout.
 
     Raises:
@@ -143,9 +153,9 @@ def prepare(module: PreTrainedModel, *, gradient_checkpointing: bool = False) ->
             f"{type(module).__name__}: log-probs of packed rows differ from the model's own by {difference:.3g} each; "
             "its attention or its head has a form that is not supported"
         )
-    if gradient_checkpointing:
-        module.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-        module.train()  # transformers checkpoints in training mode only
+    enable_checkpointing(module, checkpointing)
+    if offload_activations:
+        model.offload = ActivationOffload(module.parameters())
     return model
 
 

@@ -1,4 +1,4 @@
-"""AdamW over float32 master weights, with gradients summed in float32, clipping and a learning-rate schedule."""
+"""AdamW with gradients summed in float32, clipping and a learning-rate schedule; see `Slot` for what it keeps."""
 
 from __future__ import annotations
 
@@ -8,6 +8,10 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+
+from rlvr.config import OptimizerConfig
+from rlvr.policy.rounding import StochasticRounding
+from rlvr.policy.slot import Slot
 
 Schedule = Literal["constant", "linear", "cosine"]
 
@@ -22,11 +26,12 @@ def learning_rate(step: int, peak: float, schedule: Schedule, warmup_steps: int,
 
 
 class MasterAdamW:
-    """AdamW (Loshchilov and Hutter 2019) on float32 copies of the parameters.
+    """AdamW (Loshchilov and Hutter 2019) on float32 copies of the parameters, or on bfloat16 ones rounded at random.
 
-    A bfloat16 parameter's gradient is added to a float32 sum as soon as backward has made it and then freed, so that
-    neither small gradients of later microbatches nor small steps are rounded away. A float32 parameter is its own copy,
-    and so is a float64 one.
+    Args:
+        parameters: on one device.
+        state: which copies there are, in which form the moments are kept, and where all that lies.
+        seed: of the rounding.
     """
 
     def __init__(
@@ -36,84 +41,65 @@ class MasterAdamW:
         betas: tuple[float, float],
         weight_decay: float,
         max_grad_norm: float,
+        state: OptimizerConfig,
+        seed: int = 0,
     ) -> None:
-        self._max_grad_norm = max_grad_norm
-        self._pairs: list[tuple[nn.Parameter, Tensor]] = []
-        for parameter in parameters:
-            if torch.finfo(parameter.dtype).bits >= 32:
-                self._pairs.append((parameter, parameter))
-            else:
-                self._pairs.append((parameter, parameter.detach().float()))
-                parameter.register_post_accumulate_grad_hook(self._take_gradient)
-        self._masters = {id(parameter): master for parameter, master in self._pairs}
-        masters = list(self._masters.values())
-        self._matrices = [m for m in masters if m.ndim >= 2]
-        self._vectors = [m for m in masters if m.ndim < 2]
-        self._betas, self._weight_decay = betas, weight_decay
-        self.reset()
-
-    def reset(self) -> None:
-        """Forgets the moments, not the weights."""
-        groups: list[dict[str, Any]] = [
-            {"params": self._matrices, "weight_decay": self._weight_decay},
-            {"params": self._vectors, "weight_decay": 0.0},
-        ]
-        self._adamw = torch.optim.AdamW(groups, lr=0.0, betas=self._betas, fused=True)
+        self._max_grad_norm, self._betas, self._weight_decay = max_grad_norm, betas, weight_decay
+        given = list(parameters)
+        self._device = given[0].device
+        self._rounding = None
+        if state.master_weights == "stochastic_rounding":
+            self._rounding = StochasticRounding(self._device, seed)
+        self._slots = {id(parameter): Slot(parameter, state, self._rounding) for parameter in given}
+        self._waits = state.offload and self._device.type == "cuda"
 
     def gradient(self, parameter: nn.Parameter) -> Tensor:
         """The float32 sum of the parameter's gradients, of its shape; whatever is added to it counts."""
-        master = self._masters[id(parameter)]
-        if master.grad is None:
-            master.grad = torch.zeros_like(master)
-        return master.grad
+        return self._slots[id(parameter)].gradient()
 
     def zero_grad(self) -> None:
-        self._adamw.zero_grad()
+        for slot in self._slots.values():
+            slot.zero_grad()
 
+    @torch.no_grad()
     def step(self, learning_rate: float) -> tuple[float, bool]:
         """Clips the gradients to the global norm and steps; a gradient that is not finite leaves the weights alone.
 
         Returns:
             The norm before clipping, and whether a step was taken.
         """
-        gradients = [master.grad for master in self._masters.values() if master.grad is not None]
+        gradients = [total for slot in self._slots.values() if (total := slot.summed()) is not None]
+        self._wait()
         norm = torch.nn.utils.get_total_norm(gradients)
         finite = bool(norm.isfinite())
         if finite:
-            torch.nn.utils.clip_grads_with_norm_(self._masters.values(), self._max_grad_norm, norm)
-            for group in self._adamw.param_groups:
-                group["lr"] = learning_rate
-            self._adamw.step()
-            self._copy_to_parameters()
+            factor = (self._max_grad_norm / (norm + 1e-6)).clamp(max=1.0)
+            for gradient in gradients:
+                gradient.mul_(factor)
+            for slot in self._slots.values():
+                decay = self._weight_decay if slot.parameter.ndim >= 2 else 0.0
+                slot.step(learning_rate, self._betas, decay)
         self.zero_grad()
         return float(norm), finite
 
     def state_dict(self) -> dict[str, Any]:
-        """Moments, and the master weights where they are not the parameters themselves."""
-        masters = [None if master is parameter else master for parameter, master in self._pairs]
-        return {"adamw": self._adamw.state_dict(), "masters": masters}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes back what `state_dict` gave; parameters of a lower precision are set from their masters."""
-        self._adamw.load_state_dict(state["adamw"])
-        with torch.no_grad():
-            for (_, master), saved in zip(self._pairs, state["masters"], strict=True):
-                if saved is not None:
-                    master.copy_(saved)
-        self._copy_to_parameters()
-
-    def _take_gradient(self, parameter: Tensor) -> None:
-        if parameter.grad is None:  # all of it went straight into `gradient`
-            return
-        master = self._masters[id(parameter)]
-        if master.grad is None:
-            master.grad = parameter.grad.float()
-        else:
-            master.grad.add_(parameter.grad)
-        parameter.grad = None
+        """Moments, master weights that are not the parameters themselves, and the state of the rounding."""
+        rounding = None if self._rounding is None else self._rounding.state()
+        return {"slots": [slot.state_dict() for slot in self._slots.values()], "rounding": rounding}
 
     @torch.no_grad()
-    def _copy_to_parameters(self) -> None:
-        for parameter, master in self._pairs:
-            if master is not parameter:
-                parameter.copy_(master)
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Takes back what `state_dict` gave, in CPU memory; parameters of a lower precision are set from their masters.
+
+        Its forms must be those of this optimizer.
+        """
+        self._wait()
+        for slot, saved in zip(self._slots.values(), state["slots"], strict=True):
+            slot.load_state_dict(saved)
+        if self._rounding is not None:
+            self._rounding.load_state(state["rounding"])
+
+    def _wait(self) -> None:
+        """For copies between the GPU and the CPU memory that is read or written next."""
+        if self._waits:
+            torch.cuda.current_stream(self._device).synchronize()

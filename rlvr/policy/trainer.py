@@ -61,7 +61,7 @@ class Policy:
         options: precision, optimizer and memory.
         total_updates: optimizer steps of the policy in the whole run, for the schedule.
         temperature: the sampling temperature, at which all log-probs of training are taken.
-        seed: shuffles the rows into minibatches.
+        seed: shuffles the rows into minibatches, and rounds the weights where that is done at random.
         reference: for objectives with a KL to it; None: `model`.
         critic: for objectives with a critic.
 
@@ -83,10 +83,18 @@ class Policy:
         device = options.device
         if device == "auto":
             device = "cuda" if torch.cuda.is_available() else "cpu"
+        if device == "cpu":
+            _warn_of_offload(options)
 
         def load() -> CausalModel:
             dtype: torch.dtype = getattr(torch, options.dtype)
-            return load_model(model, dtype, device, gradient_checkpointing=options.gradient_checkpointing)
+            return load_model(
+                model,
+                dtype,
+                device,
+                checkpointing=options.gradient_checkpointing,
+                offload_activations=options.offload_activations and device != "cpu",
+            )
 
         self.model = load()
         self.version = 0
@@ -100,6 +108,8 @@ class Policy:
             betas=(options.beta1, options.beta2),
             weight_decay=options.weight_decay,
             max_grad_norm=options.max_grad_norm,
+            state=options.optimizer,
+            seed=seed,
         )
         self._critic: Critic | None = None
         if critic is not None:
@@ -313,7 +323,7 @@ class Policy:
         """Goes on from `save`, bit for bit."""
         saved = load_model(ModelConfig(path=str(folder / "model")), self.model.module.dtype, self.model.device)
         copy_weights(saved.module, self.model.module)
-        state = torch.load(folder / "optimizer.pt", map_location=self.model.device, weights_only=True)
+        state = torch.load(folder / "optimizer.pt", map_location="cpu", weights_only=True)
         self._optimizer.load_state_dict(state)
         if self._critic is not None:
             self._critic.load(folder)
@@ -321,3 +331,9 @@ class Policy:
         counts = json.loads((folder / "policy.json").read_text(encoding="utf-8"))
         self.version, self._num_steps = counts["version"], counts["num_steps"]
         self._num_batches = counts["num_batches"]
+
+
+def _warn_of_offload(options: PolicyConfig) -> None:
+    offloads = {"optimizer.offload": options.optimizer.offload, "offload_activations": options.offload_activations}
+    for key in (key for key, is_set in offloads.items() if is_set):
+        log.warning("policy.%s=true frees nothing where the policy trains on the CPU", key)

@@ -7,7 +7,7 @@ from safetensors import safe_open
 from transformers import AutoModelForCausalLM
 
 from rlvr.batch import collate
-from rlvr.config import ModelConfig, PolicyConfig
+from rlvr.config import ModelConfig, OptimizerConfig, PolicyConfig
 from rlvr.objectives import build
 from rlvr.objectives.objective import Objective
 from rlvr.policy.microbatches import over_microbatches, over_steps
@@ -15,7 +15,7 @@ from rlvr.policy.tiny import character_tokenizer
 from rlvr.policy.trainer import Policy
 
 from .examples import scored_batch, tiny_llama, write_tiny_llama
-from .training import SHAPE, MakePolicy, gradients, train, weights_of
+from .training import SHAPE, MakePolicy, assert_same, gradients, train, weights_of
 
 GRPO = {"aggregate": "token_mean"}
 
@@ -148,9 +148,21 @@ def test_updates_repeat_bit_for_bit(make: MakePolicy, dtype: str) -> None:
         assert other[name].equal(tensor), name
 
 
+STATES = {
+    "float32": OptimizerConfig(),
+    "int8": OptimizerConfig(moments="int8"),
+    "rounded": OptimizerConfig(moments="int8", master_weights="stochastic_rounding"),
+    "offload": OptimizerConfig(offload=True),
+}
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_loaded_policy_goes_on_bit_for_bit(make: MakePolicy, tmp_path: Path, dtype: str) -> None:
-    options = {"dtype": dtype, "schedule": "cosine", "warmup_steps": 3}
+@pytest.mark.parametrize("state", STATES)
+def test_a_loaded_policy_goes_on_bit_for_bit(
+    make: MakePolicy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: str, state: str
+) -> None:
+    monkeypatch.setattr("rlvr.policy.slot.MIN_QUANTIZED", 100)
+    options = {"dtype": dtype, "schedule": "cosine", "warmup_steps": 3, "optimizer": STATES[state]}
     objective = build({**GRPO, "minibatches": 2})
     first = make(**options)
     train(first, objective, scored_batch(SHAPE, 0))
@@ -164,6 +176,25 @@ def test_a_loaded_policy_goes_on_bit_for_bit(make: MakePolicy, tmp_path: Path, d
     theirs = weights_of(second)
     for name, tensor in weights_of(first).items():
         assert tensor.equal(theirs[name]), name
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_offloaded_state_changes_no_bit_of_an_update(make: MakePolicy, dtype: str) -> None:
+    """With the head's gradient added directly, several microbatches a step and several steps."""
+    here, away = (
+        make(dtype=dtype, tokens_per_microbatch=60, optimizer=OptimizerConfig(offload=offload))
+        for offload in (False, True)
+    )
+    metrics = [train(policy, build({**GRPO, "minibatches": 2}), scored_batch(SHAPE)) for policy in (here, away)]
+    assert metrics[0] == metrics[1]
+    assert_same(weights_of(away), weights_of(here))
+
+
+def test_offload_on_a_cpu_is_warned_of_and_activations_stay(make: MakePolicy, caplog: pytest.LogCaptureFixture) -> None:
+    policy = make(offload_activations=True, optimizer=OptimizerConfig(offload=True))
+    assert policy.model.offload is None
+    for key in ("policy.optimizer.offload=true", "policy.offload_activations=true"):
+        assert key in caplog.text
 
 
 def test_a_step_that_is_not_finite_is_skipped(make: MakePolicy) -> None:

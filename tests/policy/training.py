@@ -49,7 +49,7 @@ def gradients_of_update(policy: Policy, objective: Objective, batch: Batch) -> d
         step = optimizer.step
 
         def spied(rate: float) -> tuple[float, bool]:
-            seen.update({n: optimizer.gradient(w).clone() for n, w in weights.items() if id(w) in optimizer._masters})
+            seen.update({n: optimizer.gradient(w).clone() for n, w in weights.items() if id(w) in optimizer._slots})
             return step(rate)
 
         optimizer.step = spied
