@@ -17,10 +17,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-from step import ROOT, WORKLOADS, Workload, read_rows
+from step import WORKLOADS, Workload, add_inputs, checked_inputs, read_rows
 
 SIDES = ("rlvr", "bare")
 BATCHES = 3  # of a turn; the first is not counted: it fills caches
@@ -135,15 +134,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--workload", choices=WORKLOADS, default="W1")
     parser.add_argument("--repeats", type=int, default=3, help="turns of each side")
-    parser.add_argument("--model", type=Path, default=ROOT / "models" / "smollm2", help="see scripts/get_smollm2")
-    parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data" / "gsm8k" / "train.parquet")
-    parser.add_argument("--json", type=Path, help="file to write")
+    add_inputs(parser)
     parser.add_argument("--turn", choices=SIDES, help=argparse.SUPPRESS)
-    args = parser.parse_args()
-    args.model = args.model.resolve()
-    for path, mend in ((args.model, "give --model or run scripts/get_smollm2"), (args.data, "give --data")):
-        if not path.exists():
-            parser.error(f"{path} does not exist: {mend}")
+    args = checked_inputs(parser)
     if args.turn:
         turn(args)
         return

@@ -3,8 +3,8 @@
     .venv/bin/python scripts/bench/step.py --workload W1 --json step.json
 
 Each side takes its turn in a fresh process (A B C A B C ...): one step that is not counted, then one that is.
-Memory is the largest of that process and all it starts, watched ten times a second from start to end; a page that several
-of them share, as they do libraries, counts once.
+Memory is the largest of that process and all it starts, watched ten times a second from start to end; a page that
+several of them share, as they do libraries, counts once.
 """
 
 from __future__ import annotations
@@ -158,12 +158,21 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--workload", choices=WORKLOADS, default="W1")
     parser.add_argument("--repeats", type=int, default=3, help="turns of each side")
-    parser.add_argument("--json", type=Path, help="file to write")
-    parser.add_argument("--model", type=Path, default=ROOT / "models" / "smollm2", help="see scripts/get_smollm2")
-    parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data" / "gsm8k" / "train.parquet")
+    add_inputs(parser)
     parser.add_argument("--sides", nargs="+", choices=["vllm", "hf", "trl"], default=["vllm", "hf", "trl"])
     parser.add_argument("--trl-rows", type=int, help="TRL's rows per microbatch instead of the workload's")
     parser.add_argument("--trl-checkpointing", action="store_true", help="gradient checkpointing, TRL's default")
+    return checked_inputs(parser)
+
+
+def add_inputs(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", type=Path, help="file to write")
+    parser.add_argument("--model", type=Path, default=ROOT / "models" / "smollm2", help="see scripts/get_smollm2")
+    parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data" / "gsm8k" / "train.parquet")
+
+
+def checked_inputs(parser: argparse.ArgumentParser) -> argparse.Namespace:
+    """The arguments, if model and data are there."""
     args = parser.parse_args()
     args.model = args.model.resolve()
     for path, mend in ((args.model, "give --model or run scripts/get_smollm2"), (args.data, "give --data")):

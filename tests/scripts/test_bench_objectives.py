@@ -51,7 +51,7 @@ def test_a_run_counts_as_done_once_it_is_evaluated_at_the_last_step(tmp_path: Pa
 
 
 def bench_in(folder: Path, steps: int):
-    return BENCH["Bench"](folder, steps, folder / "record.json")
+    return BENCH["Bench"](folder, steps, folder / "record.json", threads=1)
 
 
 def test_seeds_are_averaged_and_the_best_comes_first(tmp_path: Path) -> None:
