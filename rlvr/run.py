@@ -230,7 +230,7 @@ class Run:
             [
                 f"rlvr show {self.folder} step={self.loop.step}",
                 f"rlvr export {self.folder}",
-                "rlvr train recipe=quickstart objective=cispo",
+                f"rlvr train --config-path {self.folder} seed={self.config.seed + 1}",
             ],
         )
         return 0
