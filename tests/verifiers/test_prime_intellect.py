@@ -18,6 +18,8 @@ from rlvr.verifiers.base import Case
 from rlvr.verifiers.environments.single_turn import SingleTurn, spelled
 from rlvr.verifiers.prime_intellect import PrimeIntellect
 
+pytestmark = pytest.mark.slow  # importing the package takes seconds, and each process imports it
+
 NAME = "sums-environments"
 ROW = {"prompt": [{"role": "system", "content": "Add."}, {"role": "user", "content": "1 + 1?"}], "answer": "2"}
 ROW |= {"info": {"i": 1}, "example_id": 1}
