@@ -45,7 +45,7 @@ class Confinement(NamedTuple):
     max_processes: int
     """Of a run at a time; 1 refuses fork."""
     memory_bytes: int
-    """Address space of each process."""
+    """Address space of all processes of a run together; each has an equal share."""
     file_bytes: int
     """Longest file, and room in the own folder."""
     readable: list[str]
@@ -220,10 +220,11 @@ class Server:
         cpu = max(1, int(request["cpu_seconds"] + 0.999))
         confinement = self.confinement
         # Threads count as processes; a program that may not fork still needs some.
+        share = confinement.memory_bytes // confinement.max_processes
         processes = confinement.max_processes + (64 if confinement.max_processes == 1 else 1) + self.num_tasks
         for kind, soft, hard in (
             (resource.RLIMIT_CPU, cpu, cpu + 1),
-            (resource.RLIMIT_AS, confinement.memory_bytes, confinement.memory_bytes),
+            (resource.RLIMIT_AS, share, share),
             (resource.RLIMIT_FSIZE, confinement.file_bytes, confinement.file_bytes),
             (resource.RLIMIT_NOFILE, 64, 64),
             (resource.RLIMIT_NPROC, processes, processes),
