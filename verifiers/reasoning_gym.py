@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from typing import Any, ClassVar
 
 from rlvr.records import Status, Verdict
-from rlvr.verifiers.answers.extract import Thinking, after_thinking, last_box
+from rlvr.verifiers.answers.extract import Thinking, tagged_or_boxed
 from rlvr.verifiers.base import Case, Verifier
 
 
@@ -31,7 +31,7 @@ class ReasoningGym(Verifier):
     """`required`: no `</think>`, no answer; `optional`: reasoning is cut off where there is any; `searched`: never."""
 
     def __call__(self, case: Case) -> Verdict:
-        answer = _answer(case.response, self.thinking)
+        answer = tagged_or_boxed(case.response, self.thinking)
         if answer is None:
             status: Status = "truncated" if case.finish_reason == "length" else "no_answer"
             return Verdict(0.0, status, detail="no <answer> or box outside the reasoning")
@@ -63,16 +63,6 @@ class ReasoningGym(Verifier):
 
 def _tagged(answer: str, thinking: Thinking) -> str:
     return ("<think>\n</think>\n" if thinking == "required" else "") + f"<answer>{answer}</answer>"
-
-
-def _answer(response: str, thinking: Thinking) -> str | None:
-    text = after_thinking(response, thinking)
-    if text is None:
-        return None
-    before, closing, _ = text.rpartition("</answer>")
-    _, opening, tagged = before.rpartition("<answer>")
-    answer = tagged if closing and opening else last_box(text)
-    return answer.strip() if answer is not None and answer.strip() else None
 
 
 def _score(answer: str, entry: Any) -> float:

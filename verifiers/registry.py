@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
@@ -38,13 +39,23 @@ def build(options: Mapping[str, Mapping[str, Any] | None]) -> Combined:
     return Combined(verifiers)
 
 
-def check(options: Mapping[str, Mapping[str, Any] | None]) -> None:
-    """Refuses what `build` would refuse.
+def check(options: Mapping[str, Mapping[str, Any] | None], deadline_seconds: float = math.inf) -> None:
+    """Refuses what `build` would refuse, and a verifier that may think longer than its process is given.
+
+    Args:
+        deadline_seconds: `scoring.deadline_seconds`.
 
     Raises:
-        ConfigError: see `build`.
+        ConfigError: see `build`; or both keys of the two times.
     """
-    build(options)
+    for name, verifier in build(options).verifiers.items():
+        if verifier.time_option is None:
+            continue
+        seconds = getattr(verifier, verifier.time_option)
+        if seconds >= deadline_seconds:
+            key = f"verifier.{name}.{verifier.time_option}"
+            mend = f"the worker is killed before that, at scoring.deadline_seconds={deadline_seconds:g}"
+            raise ConfigError(key, seconds, f"{mend}; take less here or more there")
 
 
 def verifier_class(name: str) -> type[Verifier]:

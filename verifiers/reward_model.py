@@ -5,7 +5,8 @@ with the verifiers' workers and ended with them; what the workers send at the sa
 has at most `scoring.workers` texts. Question and response are rendered by the model's own chat template where it has
 one. The whole response is scored, reasoning included.
 
-A model that does not load, or dies, makes every case an `error`.
+A model that does not load, or dies, makes every case an `error`; a forward pass of a batch that takes longer than
+`scoring.deadline_seconds` makes its cases a `timeout`.
 """
 
 from __future__ import annotations

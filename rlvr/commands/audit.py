@@ -21,7 +21,7 @@ from rlvr.observe.console import Console, counted
 from rlvr.records import Prompt
 from rlvr.scoring import Scorer, audit
 from rlvr.validation import STRICT, validate
-from rlvr.verifiers.registry import build
+from rlvr.verifiers.registry import check
 
 _SAMPLE_ROWS = 1000
 _SHOWN = 20
@@ -83,7 +83,7 @@ def audit_run_config(argv: Sequence[str], source: YamlSource) -> AuditRunConfig:
     composed = compose(overrides, source)
     composed.values.pop("rollout", None)  # for the verifiers' files alone
     config = validate(AuditRunConfig, composed.values)
-    build(config.verifier)
+    check(config.verifier, config.scoring.deadline_seconds)
     if config.output is not None and not Path(config.output).parent.is_dir():
         raise ConfigError("output", config.output, "its folder is not there")
     return config

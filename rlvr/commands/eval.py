@@ -26,7 +26,7 @@ from rlvr.errors import ConfigError
 from rlvr.evaluate import EvalResult, evaluate, write_json
 from rlvr.observe.console import Console, counted
 from rlvr.validation import STRICT, flat_fields, validate
-from rlvr.verifiers.registry import verifier_options
+from rlvr.verifiers.registry import check, verifier_options
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -133,6 +133,7 @@ def eval_run_config(overrides: list[str], source: YamlSource) -> EvalRunConfig:
         composed.values.pop("rollout", None)  # for the verifiers' files alone
     config = validate(EvalRunConfig, composed.values)
     check_samples(config.sampling)
+    check(config.verifier, config.scoring.deadline_seconds)
     if config.model.path == TINY:
         raise ConfigError("model", TINY, "is made anew by each run; name the folder that `rlvr export` wrote")
     return config

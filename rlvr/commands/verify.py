@@ -23,7 +23,7 @@ from rlvr.records import Verdict
 from rlvr.scoring import Scorer, status_counts
 from rlvr.validation import STRICT, flat_fields, validate
 from rlvr.verifiers.base import Case
-from rlvr.verifiers.registry import build, verifier_options
+from rlvr.verifiers.registry import build, check, verifier_options
 
 SOURCE = YamlSource(primary="verify")
 
@@ -86,7 +86,7 @@ def verify_run_config(argv: list[str]) -> VerifyRunConfig:
     # What only comes from the defaults of a training run is none of a verification's keys.
     given = {key.split(".")[0] for key in composed.origins}
     config = validate(VerifyRunConfig, {key: value for key, value in composed.values.items() if key in given})
-    build(config.verifier)
+    check(config.verifier, config.scoring.deadline_seconds)
     source, output = Path(config.input).expanduser(), Path(config.output).expanduser()
     if not source.is_file():
         raise ConfigError("input", config.input, "there is no such file")

@@ -57,21 +57,28 @@ class RowMapping:
         answers = [data.answer] if isinstance(data.answer, str) else data.answer
         if not answers:
             raise ConfigError("data.answer", data.answer, "name the column of the reference answer, or several")
-        for key, column in ((text_key, self._text_column), *(("answer", column) for column in answers)):
+        used = [("answer", column) for column in answers]
+        shown = []
+        if self._text_column is not None:
+            used.insert(0, (text_key, self._text_column))
+            shown.append("question")
+        for key, column in used:
             _check_column(key, column, sample)
-        self._used_columns = {_root(column, sample) for column in (self._text_column, *answers)}
-        # The answer must not leak into the prompt, and a list of messages is no text.
-        hidden = {_root(column, sample) for column in (answers[0], data.messages) if column is not None}
+        self._used_columns = {_root(column, sample) for _, column in used}
         present = {name for row in sample for name in row}
-        columns = present - hidden
+        # The answer must not leak into the prompt, and a list of messages is no text. A template without a question may
+        # show what several columns hold the answer to: the numbers of a countdown are its problem.
+        secret = answers[:1] if shown or isinstance(data.answer, str) else []
+        hidden = {_root(column, sample) for column in (*secret, data.messages) if column is not None}
+        shown += sorted(present - hidden)
         self._placeholders = [
             name
             for name in dict.fromkeys(_BRACED.findall(data.user))
             # A part of the answer (`test_list.0`, one test of several) may be shown: it cannot be meant otherwise.
-            if name == "question" or name in columns or ("." in name and name.split(".")[0] in present)
+            if name in shown or ("." in name and name.split(".")[0] in present)
         ]
         if not self._placeholders:
-            known = ", ".join("{" + name + "}" for name in ["question", *sorted(columns)])
+            known = ", ".join("{" + name + "}" for name in shown)
             raise ConfigError("data.user", data.user, f"the problem is nowhere in it; use one of {known}")
         self._opening = self._system_and_examples()
 
@@ -80,8 +87,9 @@ class RowMapping:
         if row is None:
             raise BrokenRowError("(line)", "is not a JSON object")
         turns = self._turns(row)
-        question = turns[-1]["content"]
-        last = {"role": turns[-1]["role"], "content": self._fill(question, row)}
+        content = self._fill(turns[-1]["content"], row)
+        question = turns[-1]["content"] or content
+        last = {"role": turns[-1]["role"], "content": content}
         earlier = turns[:-1]
         if self._data.system is not None:
             earlier = [turn for turn in earlier if turn["role"] != "system"]
@@ -89,7 +97,9 @@ class RowMapping:
         return Problem([*self._opening, *earlier, last], question, self._reference(row), extra)
 
     def _turns(self, row: Mapping[str, Any]) -> list[Message]:
-        """The row's own messages; a question is one user turn."""
+        """The row's own messages; a question is one user turn, empty where the template states the problem."""
+        if self._text_column is None:
+            return [{"role": "user", "content": ""}]
         value = _value(row, self._text_column)
         if self._data.messages is None:
             if not isinstance(value, str):
@@ -165,14 +175,15 @@ class RowMapping:
         return opening
 
 
-def _text_column(data: DataConfig) -> tuple[str, str]:
-    """The key and the column that hold the problem."""
+def _text_column(data: DataConfig) -> tuple[str, str | None]:
+    """The key and the column that hold the problem; no column where the `user` template states it."""
     if data.answer_after is not None and data.answer_boxed:
         raise ConfigError("data.answer_boxed", True, "contradicts data.answer_after: use one of the two")
     if data.messages is not None:
         return "messages", data.messages
-    if data.question is None:
-        raise ConfigError("data.question", None, "name the column of the problem, here or as data.messages")
+    if data.question is None and "{question}" in data.user:
+        mend = "name the column of the problem, here or as data.messages, or state it in data.user"
+        raise ConfigError("data.question", None, mend)
     return "question", data.question
 
 

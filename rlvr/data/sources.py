@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rlvr.data import arithmetic
+from rlvr.data.prime_intellect_rows import prime_intellect_rows
 from rlvr.data.reasoning_gym_rows import reasoning_gym_rows
 from rlvr.errors import DataError
 
@@ -19,7 +20,8 @@ PROCEDURAL: dict[str, Callable[[str], list[dict[str, Any]]]] = {
     "arithmetic": arithmetic.arithmetic,
     "addition_1digit": arithmetic.addition_1digit,
 }
-_GENERATED = ("procedural:", "reasoning_gym:")
+_GENERATED = ("procedural:", "reasoning_gym:", "prime_intellect:")
+_FROM_PACKAGES = {"reasoning_gym": reasoning_gym_rows, "prime_intellect": prime_intellect_rows}
 _BATCH_ROWS = 8192
 
 
@@ -37,8 +39,8 @@ def read_rows(path: str, name: str | None = None, split: str = "train") -> Itera
     """Reads a data set row by row.
 
     Args:
-        path: `procedural:NAME`, `reasoning_gym:NAME`, a file, a folder (its files whose names begin with `split`), or
-            a hub id.
+        path: `procedural:NAME`, `reasoning_gym:NAME`, `prime_intellect:NAME`, a file, a folder (its files whose names
+            begin with `split`), or a hub id.
         name: configuration of a hub data set.
         split: split of a hub data set, a generated one or a folder.
 
@@ -71,7 +73,7 @@ def _generated(path: str, split: str) -> Iterator[Row]:
     generator, _, name = path.partition(":")
     if generator == "procedural" and name not in PROCEDURAL:
         raise DataError(f"data.path={path}: no such generator; known: {', '.join(PROCEDURAL)}")
-    rows = PROCEDURAL[name](split) if generator == "procedural" else reasoning_gym_rows(name, split)
+    rows = PROCEDURAL[name](split) if generator == "procedural" else _FROM_PACKAGES[generator](name, split)
     for number, values in enumerate(rows, 1):
         yield Row(path, number, values)
 

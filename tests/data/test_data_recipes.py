@@ -37,6 +37,8 @@ STORED = [
     ("svamp", "svamp/test.parquet", 1000, 1000, "145.0"),
     ("olympiadbench", "olympiadbench/test.parquet", 675, 675, "2"),
     ("ifeval", "ifeval/train.jsonl.gz", 541, 541, IFEVAL_FIRST),
+    ("countdown", "countdown/train.parquet", 5000, 5000, {"nums": [39, 19, 9], "target": 29}),
+    ("countdown", "countdown_easy/test.parquet", 200, 200, {"nums": [12, 7, 7], "target": 12}),
 ]
 
 # recipe, stored file, rows, prompts, columns of the first reference, what its prompt must hold
@@ -59,7 +61,8 @@ PROGRAMS = [
 
 
 def test_every_recipe_is_read_here() -> None:
-    assert set(RECIPES) == {recipe for recipe, *_ in (*STORED, *PROGRAMS)} | {"arithmetic", "reasoning_gym"}
+    generated = {"arithmetic", "reasoning_gym", "prime_intellect"}
+    assert set(RECIPES) == {recipe for recipe, *_ in (*STORED, *PROGRAMS)} | generated
 
 
 @pytest.mark.parametrize(("recipe", "file", "num_rows", "num_prompts", "columns", "shown"), PROGRAMS)

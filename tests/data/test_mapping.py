@@ -121,6 +121,15 @@ def test_the_problem_may_be_called_by_its_own_column() -> None:
     assert user_text({"problem": "q", "answer": "7"}, question="problem", user="{problem}?") == "q?"
 
 
+def test_a_template_may_state_the_problem_out_of_columns_that_the_answer_is_held_to() -> None:
+    row = {"target": 29, "nums": [39, 19, 9]}
+    problem = mapped(row, question=None, answer=["nums", "target"], user="{target} out of {nums}?")
+    assert problem.messages == [{"role": "user", "content": "29 out of [39, 19, 9]?"}]
+    assert (problem.question, problem.reference) == ("29 out of [39, 19, 9]?", {"nums": [39, 19, 9], "target": 29})
+    with pytest.raises(ConfigError, match=r"the problem is nowhere in it; use one of \{nums\}"):
+        mapped(row, question=None, answer="target", user="What is {target}?")
+
+
 def test_the_reference_answer_never_enters_the_prompt() -> None:
     row = {"question": "q", "reward": {"truth": "secret"}, "answer": "secret"}
     assert "secret" not in user_text(row, user="{question} {answer}")

@@ -71,3 +71,18 @@ def extract(text: str, thinking: Thinking, marks: Sequence[str]) -> str | None:
         return None
     box = last_box(outside)
     return box if box is not None else after_mark(outside, marks)
+
+
+def tagged_or_boxed(text: str, thinking: Thinking) -> str | None:
+    """What stands in the last `<answer>...</answer>` outside the reasoning, else in the last box; None for nothing.
+
+    >>> tagged_or_boxed("<think><answer>1</answer></think> So <answer> 2 </answer>", "optional")
+    '2'
+    """
+    outside = after_thinking(text, thinking)
+    if outside is None:
+        return None
+    before, closing, _ = outside.rpartition("</answer>")
+    _, opening, tagged = before.rpartition("<answer>")
+    answer = tagged if closing and opening else last_box(outside)
+    return answer.strip() if answer is not None and answer.strip() else None

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -21,7 +23,7 @@ from rlvr.verifiers.sandbox import codec, landlock
 from rlvr.verifiers.sandbox.languages import LANGUAGES, Language
 from rlvr.verifiers.sandbox.options import Level, Limits, Outcome, SandboxError, SandboxOptions
 from rlvr.verifiers.sandbox.readable import interpreter_paths
-from rlvr.verifiers.sandbox.server import Confinement
+from rlvr.verifiers.sandbox.server import FOLDER_PREFIX, Confinement
 
 START_SECONDS = 60.0
 GRACE_SECONDS = 10.0
@@ -147,6 +149,8 @@ class Sandbox:
             self._process.wait()
         if self._process.stderr is not None:
             self._process.stderr.close()
+        for folder in glob.glob(f"{FOLDER_PREFIX}{self._process.pid}-*"):  # of a server that was killed
+            shutil.rmtree(folder, ignore_errors=True)
         self._process = None
 
     def __enter__(self) -> Sandbox:

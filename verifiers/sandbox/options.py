@@ -12,6 +12,9 @@ from rlvr.validation import STRICT
 Level = Literal["namespaces", "landlock", "seccomp_only", "none"]
 """From the strongest to none at all."""
 
+LEAST_MEMORY_MB = 64
+"""Of a process: an interpreter takes about half of it."""
+
 LEVELS: tuple[Level, ...] = ("namespaces", "landlock", "seccomp_only", "none")
 
 
@@ -27,8 +30,8 @@ class SandboxOptions:
     """Weakest level to start with; a machine that offers less is refused by name, never used in silence."""
     python: str | None = None
     """Interpreter that runs the programs (3.9 or newer); unset: this one, without its installed packages."""
-    memory_mb: Annotated[int, Field(ge=64)] = 1024
-    """Address space of each process, in MiB."""
+    memory_mb: Annotated[int, Field(ge=LEAST_MEMORY_MB)] = 1024
+    """Address space of a program in MiB; each of its `max_processes` may have an equal share, 64 at least."""
     file_mb: Annotated[int, Field(ge=1)] = 16
     """Longest output, longest file and room in the program's folder, in MiB."""
     max_processes: Annotated[int, Field(ge=1, le=256)] = 1
@@ -37,6 +40,11 @@ class SandboxOptions:
     """SandboxFusion server that runs the programs instead (`http://host:8080`), with an isolation of its own."""
     remote_retries: Annotated[int, Field(ge=0)] = 3
     """Attempts after a first one that the server could not answer."""
+
+    def __post_init__(self) -> None:
+        if self.memory_mb < LEAST_MEMORY_MB * self.max_processes:
+            mend = f"needs memory_mb={LEAST_MEMORY_MB * self.max_processes} at least, for equal shares"
+            raise ValueError(f"max_processes={self.max_processes} {mend}; memory_mb={self.memory_mb}")
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,9 @@ PRELOADED = "atexit bisect collections copy functools heapq itertools math opera
 
 WATCH_SECONDS = 0.05
 
+FOLDER_PREFIX = "/tmp/rlvr-sandbox-"
+"""Of a server's own folder where it has no file system of its own; its process number follows."""
+
 
 class Confinement(NamedTuple):
     """What the server takes on itself when it starts."""
@@ -42,7 +45,7 @@ class Confinement(NamedTuple):
     max_processes: int
     """Of a run at a time; 1 refuses fork."""
     memory_bytes: int
-    """Address space of each process."""
+    """Address space of all processes of a run together; each has an equal share."""
     file_bytes: int
     """Longest file, and room in the own folder."""
     readable: list[str]
@@ -81,7 +84,7 @@ class Server:
             return namespaces.OWN_FOLDER
         if not self.confinement.landlock:
             return None
-        folder = f"/tmp/rlvr-sandbox-{os.getpid()}-{os.urandom(8).hex()}"
+        folder = f"{FOLDER_PREFIX}{os.getpid()}-{os.urandom(8).hex()}"
         os.mkdir(folder, 0o700)
         if uid is not None:
             os.chown(folder, uid, uid)
@@ -93,23 +96,29 @@ class Server:
     # ---- runs
 
     def serve(self) -> None:
-        """Until the owner hangs up."""
-        while True:
-            data, descriptors, _, _ = socket.recv_fds(self.control, 1 << 16, 8)
-            if not data:
-                break
-            if data == b"stop":  # crossed the end of the run on its way
-                continue
-            request = json.loads(data)
-            report = self._run(request, descriptors)
-            for descriptor in descriptors:
-                os.close(descriptor)
-            if report is None:
-                break
-            self.control.send(json.dumps(report).encode())
-        if self.own is not None and not self.confinement.namespaces:
-            with contextlib.suppress(OSError):
-                os.rmdir(self.own)
+        """Until the owner hangs up, or dies with a report unread."""
+        try:
+            with contextlib.suppress(ConnectionError):
+                while self._serve_one():
+                    pass
+        finally:
+            if self.own is not None and not self.confinement.namespaces:
+                parent, name = os.path.split(self.own)
+                # Relative to a descriptor it is unlinkat, which the filter lets pass; rmdir it does not.
+                os.rmdir(name, dir_fd=os.open(parent, os.O_PATH | os.O_DIRECTORY))
+
+    def _serve_one(self) -> bool:
+        """One message; False when the owner is gone."""
+        data, descriptors, _, _ = socket.recv_fds(self.control, 1 << 16, 8)
+        if data == b"stop":  # crossed the end of the run on its way
+            return True
+        report = self._run(json.loads(data), descriptors) if data else None
+        for descriptor in descriptors:
+            os.close(descriptor)
+        if report is None:
+            return False
+        self.control.send(json.dumps(report).encode())
+        return True
 
     def _run(self, request: dict[str, Any], descriptors: list[int]) -> dict[str, Any] | None:
         """The report; None when the owner is gone."""
@@ -135,7 +144,9 @@ class Server:
                 if process in ready:
                     return "exit"
                 if ready:
-                    return "stop" if self.control.recv(1 << 16) else "owner gone"
+                    with contextlib.suppress(ConnectionError):
+                        return "stop" if self.control.recv(1 << 16) else "owner gone"
+                    return "owner gone"
                 if self._folder_bytes() > self.confinement.file_bytes:
                     return "disk"
             return "wall"
@@ -209,10 +220,11 @@ class Server:
         cpu = max(1, int(request["cpu_seconds"] + 0.999))
         confinement = self.confinement
         # Threads count as processes; a program that may not fork still needs some.
+        share = confinement.memory_bytes // confinement.max_processes
         processes = confinement.max_processes + (64 if confinement.max_processes == 1 else 1) + self.num_tasks
         for kind, soft, hard in (
             (resource.RLIMIT_CPU, cpu, cpu + 1),
-            (resource.RLIMIT_AS, confinement.memory_bytes, confinement.memory_bytes),
+            (resource.RLIMIT_AS, share, share),
             (resource.RLIMIT_FSIZE, confinement.file_bytes, confinement.file_bytes),
             (resource.RLIMIT_NOFILE, 64, 64),
             (resource.RLIMIT_NPROC, processes, processes),

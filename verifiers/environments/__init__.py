@@ -1,0 +1,1 @@
+"""Environments of Prime Intellect's `verifiers` package, for rows and rewards; the package is imported nowhere else."""
