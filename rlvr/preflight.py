@@ -112,8 +112,7 @@ def _estimate(loop: Loop, num_prompts: int, clock: Clock) -> Finding:
     scale = config.policy.prompts_per_step / num_prompts
     rollouts = scale * (seconds["time/generate"] + seconds["time/score"])
     policy = loop.policy
-    networks = policy.num_trained_parameters / policy.num_parameters  # 2 with a critic of its own
-    update = scale * seconds["time/forward"] * FORWARDS * config.objective.epochs * networks
+    update = scale * seconds["time/forward"] * FORWARDS * config.objective.epochs * policy.num_networks
     optimizer = 3 * 4 * policy.num_trained_parameters / 2**30  # float32 gradients and two moments
     return Finding(
         "ok",
