@@ -121,7 +121,8 @@ def assemble(config: TrainConfig, folder: Path, console: Console, stack: ExitSta
     if config.lora.rank:
         facts["lora"] = f"rank {config.lora.rank}, {millions(policy.num_trained_parameters)} trained"
     if needs.needs_reference:
-        facts["reference"] = config.reference.path or "the start model"
+        own = "the policy without its adapters" if config.lora.rank else "the start model"
+        facts["reference"] = config.reference.path or own
     if needs.needs_critic:
         facts["critic"] = f"{config.critic.backbone} backbone, {millions(policy.num_critic_parameters)} of its own"
     return Parts(loop, prompts, held_out, tokenizer, facts)

@@ -412,7 +412,7 @@ def _check_lora(config: TrainConfig) -> None:
         mend = f"a copy of a policy with adapters (lora.rank={lora.rank}) cannot be kept; set one of the two to 0"
         raise ConfigError("reference.refresh_every", refresh_every, mend)
     if config.rollout.engine == "vllm" and lora.rank > VLLM_MAX_RANK:
-        mend = f"rollout.engine=vllm takes adapters of rank {VLLM_MAX_RANK} at most; lower it, or take rollout.engine=hf"
+        mend = f"rollout.engine=vllm takes a rank of {VLLM_MAX_RANK} at most; lower it, or take rollout.engine=hf"
         raise ConfigError("lora.rank", lora.rank, mend)
 
 

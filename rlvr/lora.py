@@ -1,4 +1,4 @@
-"""Low-rank adapters beside a model's linear layers: W x + alpha / rank B A x (LoRA, Hu et al. 2021); peft makes them."""
+"""Low-rank adapters beside linear layers: W x + alpha / rank B A x (LoRA, Hu et al. 2021, eq. 3), made by peft."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from rlvr.config import LoraConfig
+from rlvr.config import LoraConfig, ModelConfig
 from rlvr.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def add_adapters(module: PreTrainedModel, config: LoraConfig, seed: int = 0) -> 
     from peft import LoraConfig as PeftConfig
 
     targets = adapted_layers(module, config)
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         module.add_adapter(PeftConfig(r=config.rank, lora_alpha=config.alpha, target_modules=targets))
 
@@ -72,6 +72,15 @@ def load_adapters(module: PreTrainedModel, folder: Path) -> None:
     own = get_peft_model_state_dict(module, adapter_name="default")
     for name, tensor in own.items():
         tensor.copy_(saved[f"base_model.model.{name}"])
+
+
+def write_merged(base: ModelConfig, dtype: str, adapters: Path, folder: Path) -> None:
+    """Writes a model with saved adapters added to its weights, in `dtype`, as an ordinary Hugging Face folder."""
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    module = AutoModelForCausalLM.from_pretrained(base.path, revision=base.revision or "main", dtype=dtype)
+    PeftModel.from_pretrained(module, adapters).merge_and_unload().save_pretrained(folder)
 
 
 @contextmanager

@@ -312,7 +312,7 @@ class Policy:
     # ---- weights and files
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
-        """(Name, tensor) of every trained weight: as in a saved checkpoint, tied ones once, or those of the adapters."""
+        """(Name in the module, tensor) of every trained weight, tied ones once."""
         for name, parameter in self.model.module.named_parameters():
             if parameter.requires_grad:
                 yield name, parameter.detach()

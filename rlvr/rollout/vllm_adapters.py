@@ -10,6 +10,7 @@ from typing import Any, get_args
 import torch
 
 from rlvr.config import LoraConfig
+from rlvr.errors import HandoverError
 
 ADAPTER_ID = 1
 ALPHA = "lora_alpha"  # its key in vLLM's additional configuration, which workers see
@@ -20,7 +21,7 @@ def arguments(lora: LoraConfig) -> dict[str, Any]:
     from vllm.config.lora import MaxLoRARanks
     from vllm.lora.punica_wrapper.punica_cpu import PunicaWrapperCPU
 
-    # Its own gathers a copy of the adapter for every token, which made decoding over ten times slower.
+    # Its own gathers a copy of the adapter for every token, which made decoding many times slower.
     PunicaWrapperCPU.add_lora_linear = _add_adapter
     return {
         "enable_lora": True,
@@ -57,7 +58,11 @@ class AdapterReceiver:
         self._tensors |= {f"base_model.model.{name.replace('.default.', '.')}": tensor for name, tensor in weights}
 
     def end_weights(self) -> None:
-        """Puts all of them in use."""
+        """Puts all of them in use.
+
+        Raises:
+            HandoverError: vLLM has no layer for some of them, which it would only leave out.
+        """
         from vllm.lora.lora_model import LoRAModel
         from vllm.lora.peft_helper import PEFTHelper
 
@@ -75,6 +80,9 @@ class AdapterReceiver:
         )
         manager.remove_adapter(ADAPTER_ID)
         manager.add_adapter(adapters)
+        unknown = sorted(adapters.loras.keys() - manager.modules.keys())
+        if unknown:
+            raise HandoverError(f"vLLM has no layer {unknown[0]!r} that takes adapters; leave it out of lora.targets")
         manager.activate_adapter(ADAPTER_ID)
         self.begin_weights()
 

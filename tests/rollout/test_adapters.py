@@ -29,9 +29,7 @@ SEQUENCE = list(range(10, 60))
 
 
 @pytest.fixture(scope="module", params=["hf", pytest.param("vllm", marks=pytest.mark.vllm)])
-def engine(
-    request: pytest.FixtureRequest, folder: str, tokenizer: PreTrainedTokenizerBase
-) -> Iterator[RolloutEngine]:
+def engine(request: pytest.FixtureRequest, folder: str, tokenizer: PreTrainedTokenizerBase) -> Iterator[RolloutEngine]:
     if request.param == "vllm" and importlib.util.find_spec("vllm") is None:
         pytest.skip("vLLM is not installed")
     options = RolloutConfig(engine=request.param, dtype="float32", max_new_tokens=MAX_NEW_TOKENS, max_num_seqs=16)
@@ -90,12 +88,25 @@ def test_an_incomplete_or_foreign_handover_is_refused(engine: RolloutEngine, fol
         engine.load_weights(given[:-1], 1)
     with pytest.raises(HandoverError, match="did not end"):
         next(engine.generate([Request(SEQUENCE, [1])], Sampling(1)))
-    with pytest.raises(HandoverError, match="no parameter 'model.norm.weight'"):
+    with pytest.raises(HandoverError, match=r"no parameter 'model\.norm\.weight'"):
         engine.load_weights([*given, ("model.norm.weight", module.model.norm.weight)], 1)
     with pytest.raises(HandoverError, match=r"shape \[4, 128\], the engine's has \[3, 128\]"):
         engine.load_weights(adapters(policy(folder, LoraConfig(rank=4, targets=LORA.targets))), 1)
     engine.load_weights(given, 2)
     Probe([SEQUENCE], TOLERANCE).check(engine, ModelPolicy(module, 2))
+
+
+def test_a_layer_that_vllm_does_not_have_is_not_left_out_silently(
+    engine: RolloutEngine, folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not isinstance(engine, vllm_engine.VllmEngine):
+        pytest.skip("of vLLM")
+    given = adapters(policy(folder))
+    monkeypatch.setattr(vllm_engine, "checked", lambda weights, model, version: weights)
+    with pytest.raises(HandoverError, match=r"no layer 'model\.layers\.9\.mlp\.down_proj'.*lora\.targets"):
+        engine.load_weights([(name.replace("layers.0.mlp.down", "layers.9.mlp.down"), w) for name, w in given], 1)
+    monkeypatch.undo()
+    engine.load_weights(given, 1)
 
 
 def test_bits_that_change_on_the_way_are_named(
