@@ -17,6 +17,7 @@ from rlvr.data.sampler import PromptSampler
 from rlvr.data.templates import ChatTemplate
 from rlvr.errors import ConfigError
 from rlvr.loop import Loop
+from rlvr.lora import check_targets
 from rlvr.objectives.needs import Needs
 from rlvr.observe.console import Console, batch_arithmetic
 from rlvr.policy.model import check_folder, load_tokenizer
@@ -67,6 +68,7 @@ def assemble(config: TrainConfig, folder: Path, console: Console, stack: ExitSta
     stack.callback(scorer.close)
     config = replace(config, model=start_model(config, folder / "start_model"))
     tokenizer = load_tokenizer(config.model)
+    check_targets(config.model, config.lora)
     template = ChatTemplate(tokenizer, config.model.chat_template)
     prompts, summary = _load(config, template, console)
     if len(prompts) < config.policy.prompts_per_step:

@@ -194,11 +194,12 @@ class LoraConfig:
     __pydantic_config__ = STRICT
 
     rank: NonNegative = 0
-    """Rank of each adapter; 0: no adapters, all weights are trained. A cold start trains all weights in any case."""
+    """Rank of each adapter; 0: no adapters, all weights are trained. A critic's own backbone gets some too; a cold
+    start trains all weights in any case."""
     alpha: Positive = 32
     """An adapter's output is scaled by alpha / rank. The best learning rate is about 10 times that of full training."""
-    targets: Literal["all-linear"] | list[str] = "all-linear"
-    """Layers that get an adapter: all linear ones but the output head, or their names ([q_proj, v_proj])."""
+    targets: str | list[str] = "all-linear"
+    """Layers that get an adapter: `all-linear` are all but the output head; else their names ([q_proj, v_proj])."""
 
 
 @dataclass(frozen=True)
@@ -406,8 +407,9 @@ def _check_eval(config: TrainConfig) -> None:
 
 def _check_lora(config: TrainConfig) -> None:
     lora, refresh_every = config.lora, config.reference.refresh_every
-    if not lora.targets:
-        raise ConfigError("lora.targets", lora.targets, "names no layer; take all-linear, or lora.rank=0")
+    if not lora.targets or (isinstance(lora.targets, str) and lora.targets != "all-linear"):
+        mend = "must be all-linear or a list of layers, as in lora.targets=[q_proj,v_proj]"
+        raise ConfigError("lora.targets", lora.targets, mend)
     if lora.rank and refresh_every:
         mend = f"a copy of a policy with adapters (lora.rank={lora.rank}) cannot be kept; set one of the two to 0"
         raise ConfigError("reference.refresh_every", refresh_every, mend)

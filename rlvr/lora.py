@@ -62,6 +62,20 @@ def adapted_layers(module: PreTrainedModel, config: LoraConfig) -> list[str]:
     return config.targets
 
 
+def check_targets(model: ModelConfig, config: LoraConfig) -> None:
+    """Refuses what `add_adapters` would, before any weight is loaded.
+
+    Raises:
+        ConfigError: as `add_adapters`.
+    """
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    if config.rank:
+        with torch.device("meta"):
+            options = AutoConfig.from_pretrained(model.path, revision=model.revision or "main")
+            adapted_layers(AutoModelForCausalLM.from_config(options), config)
+
+
 @torch.no_grad()
 def load_adapters(module: PreTrainedModel, folder: Path) -> None:
     """Copies adapters that `save_pretrained` wrote into those of the model, bit for bit."""

@@ -72,6 +72,7 @@ CONTRADICTIONS = {
         ["lora.rank=513", "rollout.engine=vllm", "512", "rollout.engine=hf"],
     ),
     "adapters nowhere": ({"lora": {"rank": 8, "targets": []}}, ["lora.targets=[]", "all-linear"]),
+    "one layer without brackets": ({"lora": {"targets": "q_proj"}}, ["lora.targets='q_proj'", "lora.targets=[q_proj,"]),
     "a negative rank": ({"lora": {"rank": -1}}, ["lora.rank=-1"]),
     "a scale of 0": ({"lora": {"alpha": 0}}, ["lora.alpha=0"]),
     "no verifier": ({"verifier": {}}, ["verifier={}", "at least one"]),

@@ -96,7 +96,8 @@ def test_adapters_are_what_is_trained_and_no_reference_is_loaded(capsys):
     sections = shown(capsys, "recipe=grpo_gsm8k", "lora.rank=16", "lora.targets=[q_proj,v_proj]")
     said = "trained: adapters alone, W x + 2 B A x, 16 × (inputs + outputs) weights beside each layer of "
     assert said + "lora.targets=[q_proj, v_proj]" in sections["Batch"]
-    assert "a forward of the policy without its adapters" in " ".join(sections["Log-probs, and what else the loss reads"])
+    reads = " ".join(sections["Log-probs, and what else the loss reads"])
+    assert "a forward of the policy without its adapters" in reads
 
 
 def test_what_is_listed_as_refused_is_refused_from_the_shell():

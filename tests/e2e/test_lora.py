@@ -70,3 +70,10 @@ def test_adapters_that_are_not_there_cannot_be_exported(whole, tmp_path):
     done = rlvr("export", "runs/full", "adapter=true", folder=tmp_path)
     assert done.returncode == 2
     assert "adapter='true': lora.rank=0" in done.stderr
+
+
+def test_a_layer_that_the_model_lacks_is_named_before_the_cold_start(tmp_path):
+    done = rlvr("train", *LORA, "lora.targets=[q_prj]", "name=typo", folder=tmp_path)
+    assert done.returncode == 2
+    assert "lora.targets=['q_prj']: the model has no linear layer 'q_prj'; known: down_proj," in done.stderr
+    assert not (tmp_path / "runs" / "typo" / "cold_start").exists()
