@@ -18,6 +18,7 @@ from rlvr.data.sampler import PromptSampler
 from rlvr.data.templates import ChatTemplate
 from rlvr.errors import ConfigError
 from rlvr.loop import Loop
+from rlvr.lora import check_targets
 from rlvr.objectives.needs import Needs
 from rlvr.observe.console import Console, batch_arithmetic
 from rlvr.policy.model import check_folder, load_tokenizer
@@ -70,6 +71,7 @@ def assemble(config: TrainConfig, folder: Path, console: Console, stack: ExitSta
     stack.callback(scorer.close)
     config = replace(config, model=start_model(config, folder / "start_model"))
     tokenizer = load_tokenizer(config.model)
+    check_targets(config.model, config.lora)
     template = ChatTemplate(tokenizer, config.model.chat_template)
     prompts, summary = _load(config, template, console)
     if len(prompts) < config.policy.prompts_per_step:
@@ -81,6 +83,7 @@ def assemble(config: TrainConfig, folder: Path, console: Console, stack: ExitSta
     policy = Policy(
         model,
         config.policy,
+        lora=config.lora,
         total_updates=config.total_updates,
         temperature=config.rollout.temperature,
         seed=config.seed,
@@ -93,6 +96,7 @@ def assemble(config: TrainConfig, folder: Path, console: Console, stack: ExitSta
         tokenizer,
         max(len(p.token_ids) for p in (*prompts, *held_out)),
         policy.model.module,
+        config.lora,
     )
     stack.callback(engine.close)
     loop = Loop(
@@ -113,18 +117,25 @@ def assemble(config: TrainConfig, folder: Path, console: Console, stack: ExitSta
         progress=console.progress,
     )
     facts = {
-        "model": f"{model.path}, {policy.num_parameters / 1e6:,.1f} M parameters, {config.policy.dtype}",
+        "model": f"{model.path}, {millions(policy.num_parameters)}, {config.policy.dtype}",
         "data": summary,
         "held out": held_out_summary or "none (eval.every=0)",
         "rollout": f"{config.rollout.engine} engine, {config.rollout.dtype}",
         "batch": _arithmetic(config, prompts),
     }
+    if config.lora.rank:
+        facts["lora"] = f"rank {config.lora.rank}, {millions(policy.num_trained_parameters)} trained"
     if needs.needs_reference:
-        facts["reference"] = config.reference.path or "the start model"
+        own = "the policy without its adapters" if config.lora.rank else "the start model"
+        facts["reference"] = config.reference.path or own
     if needs.needs_critic:
-        trained = (policy.num_trained_parameters - policy.num_parameters) / 1e6
-        facts["critic"] = f"{config.critic.backbone} backbone, {trained:,.1f} M parameters of its own"
+        facts["critic"] = f"{config.critic.backbone} backbone, {millions(policy.num_critic_parameters)} of its own"
     return Parts(loop, prompts, held_out, tokenizer, facts)
+
+
+def millions(num_parameters: int) -> str:
+    """As in `134.5 M parameters`."""
+    return f"{num_parameters / 1e6:,.1f} M parameters"
 
 
 def _most_samples(config: TrainConfig, held_out: Sequence[Prompt]) -> int:
@@ -146,7 +157,8 @@ def reference(config: TrainConfig, start: ModelConfig) -> Reference:
     options, source, key = config.reference, start, "model.path"
     if options.path is not None:
         source, key = ModelConfig(path=options.path, revision=options.revision), "reference.path"
-    return Reference(source, key=key, refresh_every=options.refresh_every)
+    is_base = config.lora.rank > 0 and options.path is None
+    return Reference(source, key=key, refresh_every=options.refresh_every, is_base=is_base)
 
 
 def held_out_data(config: TrainConfig) -> TrainConfig:

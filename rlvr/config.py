@@ -23,6 +23,8 @@ Positive = Annotated[int, Field(gt=0)]
 NonNegative = Annotated[int, Field(ge=0)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 
+VLLM_MAX_RANK = 512
+
 
 @dataclass(frozen=True)
 class ModelConfig:
@@ -207,6 +209,21 @@ class ReferenceConfig:
 
 
 @dataclass(frozen=True)
+class LoraConfig:
+    """Low-rank adapters (LoRA, Hu et al. 2021), trained and handed over instead of the weights, which stay frozen."""
+
+    __pydantic_config__ = STRICT
+
+    rank: NonNegative = 0
+    """Rank of each adapter; 0: no adapters, all weights are trained. A critic's own backbone gets some too; a cold
+    start trains all weights in any case."""
+    alpha: Positive = 32
+    """An adapter's output is scaled by alpha / rank. The best learning rate is about 10 times that of full training."""
+    targets: str | list[str] = "all-linear"
+    """Layers that get an adapter: `all-linear` are all but the output head; else their names ([q_proj, v_proj])."""
+
+
+@dataclass(frozen=True)
 class ScoringConfig:
     """The worker processes that run verifiers."""
 
@@ -298,6 +315,7 @@ class TrainConfig:
     """Verifiers by name, each with its own options; several are combined as a weighted sum."""
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
     policy: PolicyConfig = field(default_factory=PolicyConfig)
+    lora: LoraConfig = field(default_factory=LoraConfig)
     critic: CriticConfig = field(default_factory=CriticConfig)
     reference: ReferenceConfig = field(default_factory=ReferenceConfig)
     scoring: ScoringConfig = field(default_factory=ScoringConfig)
@@ -343,6 +361,7 @@ def check_across(config: TrainConfig) -> list[str]:
     _check_memory(config.policy)
     _check_data(config)
     _check_eval(config)
+    _check_lora(config)
     return warned + _warnings(config)
 
 
@@ -419,6 +438,19 @@ def _check_eval(config: TrainConfig) -> None:
             f"data.path={config.data.path} is one file without splits; set eval.path to held-out rows, or eval.every=0"
         )
         raise ConfigError("eval.every", options.every, mend)
+
+
+def _check_lora(config: TrainConfig) -> None:
+    lora, refresh_every = config.lora, config.reference.refresh_every
+    if not lora.targets or (isinstance(lora.targets, str) and lora.targets != "all-linear"):
+        mend = "must be all-linear or a list of layers, as in lora.targets=[q_proj,v_proj]"
+        raise ConfigError("lora.targets", lora.targets, mend)
+    if lora.rank and refresh_every:
+        mend = f"a copy of a policy with adapters (lora.rank={lora.rank}) cannot be kept; set one of the two to 0"
+        raise ConfigError("reference.refresh_every", refresh_every, mend)
+    if config.rollout.engine == "vllm" and lora.rank > VLLM_MAX_RANK:
+        mend = f"rollout.engine=vllm takes a rank of {VLLM_MAX_RANK} at most; lower it, or take rollout.engine=hf"
+        raise ConfigError("lora.rank", lora.rank, mend)
 
 
 def check_samples(options: EvalConfig, prefix: str = "") -> None:

@@ -113,8 +113,7 @@ def _estimate(loop: Loop, num_prompts: int, clock: Clock) -> Finding:
     scale = config.policy.prompts_per_step / num_prompts
     rollouts = scale * (seconds["time/generate"] + seconds["time/score"])
     policy = loop.policy
-    networks = policy.num_trained_parameters / policy.num_parameters  # 2 with a critic of its own
-    update = scale * seconds["time/forward"] * FORWARDS * config.objective.epochs * networks
+    update = scale * seconds["time/forward"] * FORWARDS * config.objective.epochs * policy.num_networks
     kept = bytes_per_parameter(config.policy)
     optimizer = (kept.gradients + kept.moments) * policy.num_trained_parameters / 2**30  # the rest is there by now
     return Finding(

@@ -75,6 +75,18 @@ CONTRADICTIONS = {
         {"policy": {"gradient_checkpointing": "selective", "offload_activations": True}},
         ["policy.offload_activations=True", "policy.gradient_checkpointing=selective", "full"],
     ),
+    "a refreshed reference with adapters": (
+        {"lora": {"rank": 8}, "reference": {"refresh_every": 5}},
+        ["reference.refresh_every=5", "lora.rank=8", "set one of the two to 0"],
+    ),
+    "adapters larger than vLLM takes": (
+        {"lora": {"rank": 513}, "rollout": {"engine": "vllm"}},
+        ["lora.rank=513", "rollout.engine=vllm", "512", "rollout.engine=hf"],
+    ),
+    "adapters nowhere": ({"lora": {"rank": 8, "targets": []}}, ["lora.targets=[]", "all-linear"]),
+    "one layer without brackets": ({"lora": {"targets": "q_proj"}}, ["lora.targets='q_proj'", "lora.targets=[q_proj,"]),
+    "a negative rank": ({"lora": {"rank": -1}}, ["lora.rank=-1"]),
+    "a scale of 0": ({"lora": {"alpha": 0}}, ["lora.alpha=0"]),
     "no verifier": ({"verifier": {}}, ["verifier={}", "at least one"]),
     "an unknown verifier": ({"verifier": {"mathh": {}}}, ["verifier", "mathh", "math"]),
     "a judge slower than the deadline": (
@@ -108,6 +120,8 @@ def test_a_contradiction_is_refused_by_both_names_with_the_mend(values, names):
         {"data": {"question": None, "user": "{nums} to {target}"}},
         {"verifier": {"judge": {"url": "http://x/v1", "model": "m", "seconds": 9.9}}},
         {"eval": {"every": 5}, "data": {"path": "folder"}},
+        {"lora": {"rank": 512}, "rollout": {"engine": "vllm"}},
+        {"lora": {"rank": 513, "targets": ["q_proj"]}, "rollout": {"engine": "hf"}},
         {"eval": {"every": 5, "path": "y.parquet"}, "data": {"path": "x.parquet"}},
     ],
     ids=str,

@@ -72,7 +72,7 @@ def objective(config: TrainConfig) -> list[str]:
 
 def batch(config: TrainConfig) -> list[str]:
     """From prompts to optimizer steps, and the run's totals."""
-    spec, rollout, policy = config.objective, config.rollout, config.policy
+    spec, rollout, policy, lora = config.objective, config.rollout, config.policy, config.lora
     rows = policy.prompts_per_step * rollout.group_size
     lines = [f"a step: {batch_arithmetic(policy.prompts_per_step, rollout.group_size, spec.num_steps)}"]
     if spec.num_steps > 1:
@@ -84,6 +84,9 @@ def batch(config: TrainConfig) -> list[str]:
         f"the run: {counted(config.steps, 'step')}, {counted(config.steps * rows, 'completion')}, "
         f"{counted(config.total_updates, 'update')}",
     ]
+    if lora.rank:
+        size = f"{lora.rank} × (inputs + outputs) weights beside each layer of lora.targets={flow(lora.targets)}"
+        lines.append(f"trained: adapters alone, W x + {lora.alpha / lora.rank:g} B A x, {size}")
     return [f"  {line}" for line in lines]
 
 
@@ -91,6 +94,8 @@ def inputs(config: TrainConfig) -> list[str]:
     """Each tensor that the loss reads: where it comes from, and which choice asks for it."""
     spec, needs = config.objective, Needs(config.objective)
     reference, refresh = config.reference.path or "the start model", config.reference.refresh_every
+    if config.lora.rank and config.reference.path is None:
+        reference = "the policy without its adapters"
     again = f", every {refresh} steps of the policy as it is then" if refresh else ""
     kl = f"objective.kl.placement={spec.kl.placement}, objective.kl.coef={spec.kl.coef:g}"
     pairs = [

@@ -1,4 +1,4 @@
-"""`rlvr export RUN [step=N] [output=FOLDER]`: a run's checkpoint as a plain Hugging Face folder."""
+"""`rlvr export RUN [step=N] [output=FOLDER] [adapter=true]`: a run's checkpoint as a plain Hugging Face folder."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from pathlib import Path
 from rlvr import checkpoint
 from rlvr.errors import CheckpointError, ConfigError
 
-USAGE = """usage: rlvr export RUN [step=N] [output=FOLDER]
+USAGE = """usage: rlvr export RUN [step=N] [output=FOLDER] [adapter=true]
 
 Writes weights, configuration and tokenizer of a run's checkpoint as a folder that transformers and vLLM load.
   step=N          which checkpoint; the newest when left out
-  output=FOLDER   where to; RUN/export/step-00000N when left out"""
+  output=FOLDER   where to; RUN/export/step-00000N when left out
+  adapter=true    of a run with lora.rank: the adapters alone, as peft reads them, not merged into the weights"""
 
-KEYS = ("step", "output")
+KEYS = ("step", "output", "adapter")
 
 
 def main(argv: list[str]) -> int:
@@ -35,7 +36,10 @@ def main(argv: list[str]) -> int:
     output = Path(options.get("output") or Path(run) / "export" / saved.name)
     if output.exists() and any(output.iterdir()):
         raise ConfigError("output", str(output), "is taken; name another folder, or delete it")
-    _export(Path(run), saved, output)
+    alone = options.get("adapter", "false")
+    if alone not in ("true", "false"):
+        raise ConfigError("adapter", alone, "must be true or false")
+    _export(Path(run), saved, output, adapter_alone=alone == "true")
     print(f"{saved} -> {output}")
     return 0
 
@@ -49,18 +53,27 @@ def _checkpoint(run: Path, step: str | None) -> Path:
     return saved
 
 
-def _export(run: Path, saved: Path, output: Path) -> None:
+def _export(run: Path, saved: Path, output: Path, *, adapter_alone: bool) -> None:
     from rlvr.config_file import load_config
     from rlvr.policy.model import load_tokenizer
 
     checkpoint.verify(saved)
     config = load_config(run)
+    adapter = saved / "adapter"
+    if adapter_alone and not adapter.is_dir():
+        raise ConfigError("adapter", "true", f"lora.rank={config.lora.rank}: there are no adapters; leave the key out")
     # The tokenizer lies beside the model the run began with; the run keeps its own copy of the embedded one.
     made = run / "start_model"
     model = config.model if not made.exists() else type(config.model)(path=str(made))
     tokenizer = load_tokenizer(model)
     unfinished = output.with_name(output.name + ".tmp")
-    shutil.copytree(saved / "model", unfinished, dirs_exist_ok=True)
+    if adapter.is_dir() and not adapter_alone:
+        from rlvr.lora import write_merged
+
+        base = model if not config.cold_start.steps else type(config.model)(path=str(run / "cold_start"))
+        write_merged(base, config.policy.dtype, adapter, unfinished)
+    else:
+        shutil.copytree(adapter if adapter_alone else saved / "model", unfinished, dirs_exist_ok=True)
     tokenizer.save_pretrained(unfinished)
     if output.exists():
         output.rmdir()

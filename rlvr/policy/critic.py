@@ -17,7 +17,7 @@ from rlvr.config import CriticConfig, PolicyConfig
 from rlvr.objectives.aggregation import Weights
 from rlvr.objectives.objective import Objective
 from rlvr.policy.microbatches import Metrics, Microbatches
-from rlvr.policy.model import CausalModel, hidden_states
+from rlvr.policy.model import CausalModel, hidden_states, trained_parameters
 from rlvr.policy.optimizer import MasterAdamW
 
 log = logging.getLogger(__name__)
@@ -46,7 +46,8 @@ class Critic:
         self._backbone: nn.Module = model.module.base_model  # the output head, where not tied, is let go
         self._offload = model.offload
         self._learning_rate, self._microbatches = config.learning_rate, microbatches
-        self._parameters = [*self.head.parameters(), *(() if self.shares_backbone else self._backbone.parameters())]
+        own = () if self.shares_backbone else trained_parameters(self._backbone)
+        self._parameters = [*self.head.parameters(), *own]
         self._optimizer = MasterAdamW(
             self._parameters,
             betas=(options.beta1, options.beta2),
@@ -57,7 +58,7 @@ class Critic:
 
     @property
     def num_parameters(self) -> int:
-        """Of its own: with a shared backbone those of the head alone."""
+        """Trained ones of its own: with a shared backbone those of the head alone."""
         return sum(parameter.numel() for parameter in self._parameters)
 
     # ---- values

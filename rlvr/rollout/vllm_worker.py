@@ -20,6 +20,7 @@ import torch
 
 from rlvr.allocator import keep_freed_memory
 from rlvr.errors import HandoverError
+from rlvr.rollout import vllm_adapters
 from rlvr.rollout.engine import Request, Sampling
 from rlvr.rollout.vllm_messages import CPU_BLOCK_TOKENS, Bucket, Sample, Settings, fingerprint
 
@@ -71,7 +72,9 @@ class _Server:
         self._connection = connection
         self._shared_memory = shared_memory
         self._dtype: torch.dtype = getattr(torch, settings.dtype)
+        self._has_adapters = settings.lora.rank > 0
         self._version = -1
+        self._adapters: Any = None  # vLLM's request for them; None before they came
         self._engine = _start(settings)
 
     def run(self) -> None:
@@ -108,7 +111,8 @@ class _Server:
                     detokenize=False,
                     output_kind=RequestOutputKind.FINAL_ONLY,
                 )
-                self._engine.add_request(f"{index}/{number}", {"prompt_token_ids": request.token_ids}, params)
+                prompt = {"prompt_token_ids": request.token_ids}
+                self._engine.add_request(f"{index}/{number}", prompt, params, lora_request=self._adapters)
         samples: dict[int, dict[int, Sample]] = {index: {} for index in range(len(requests))}
         running = {f"{index}/{number}" for index, r in enumerate(requests) for number in range(len(r.seeds))}
         while running:
@@ -133,7 +137,8 @@ class _Server:
 
         params = SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=0, flat_logprobs=True, detokenize=False)
         for index, sequence in enumerate(sequences):
-            self._engine.add_request(str(index), {"prompt_token_ids": sequence}, params)
+            prompt = {"prompt_token_ids": sequence}
+            self._engine.add_request(str(index), prompt, params, lora_request=self._adapters)
         values: dict[int, list[float]] = {}
         while self._engine.has_unfinished_requests():
             for output in self._engine.step():
@@ -166,13 +171,15 @@ class _Server:
     def end_weights(self, version: int) -> None:
         """Last part of a hand-over: the weights are in use from here on."""
         self._engine.collective_rpc("end_weights")
+        if self._has_adapters:
+            self._adapters = vllm_adapters.request()
         if not self._engine.reset_prefix_cache():
             raise HandoverError("vLLM kept key/value blocks of the old weights in its prefix cache")
         self._version = version
 
     def sleep(self) -> None:
-        """Gives weights and cache back to the device."""
-        self._engine.sleep(level=2)
+        """Gives weights and cache back to the device; weights that are not handed over wait in the host's memory."""
+        self._engine.sleep(level=1 if self._has_adapters else 2)
 
     def wake(self) -> None:
         """Takes device memory again; the weights are undefined until the next hand-over."""
@@ -200,7 +207,7 @@ def _start(settings: Settings) -> Any:
     from vllm.v1.engine.llm_engine import LLMEngine
 
     started = time.monotonic()
-    arguments: dict[str, Any] = {}
+    arguments: dict[str, Any] = {"worker_extension_cls": "rlvr.rollout.vllm_worker.WeightReceiver"}
     if current_platform.is_cpu():
         # A prompt prefilled in chunks makes vLLM step its sampler's generator back by an offset, which CPU generators
         # do not have ("CPU Generator does not use offset"); whole prompts never need it, so seeds work.
@@ -211,6 +218,8 @@ def _start(settings: Settings) -> Any:
         arguments["gpu_memory_utilization"] = settings.gpu_memory
         arguments["enable_sleep_mode"] = settings.sleep
         arguments["hf_overrides"] = {"head_dtype": "float32"}  # as the policy's; on CPU it would be cast every step
+    if settings.lora.rank:
+        arguments |= vllm_adapters.arguments(settings.lora)
     engine = LLMEngine.from_engine_args(
         EngineArgs(
             model=settings.model_path,
@@ -226,7 +235,6 @@ def _start(settings: Settings) -> Any:
             max_logprobs=-1,
             generation_config="vllm",
             disable_log_stats=True,
-            worker_extension_cls="rlvr.rollout.vllm_worker.WeightReceiver",
             **arguments,
         )
     )

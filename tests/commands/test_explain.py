@@ -92,6 +92,14 @@ def test_each_input_names_the_choice_that_reads_it(overrides, name, text, capsys
     assert line.startswith(f"{name} {text}")
 
 
+def test_adapters_are_what_is_trained_and_no_reference_is_loaded(capsys):
+    sections = shown(capsys, "recipe=grpo_gsm8k", "lora.rank=16", "lora.targets=[q_proj,v_proj]")
+    said = "trained: adapters alone, W x + 2 B A x, 16 × (inputs + outputs) weights beside each layer of "
+    assert said + "lora.targets=[q_proj, v_proj]" in sections["Batch"]
+    reads = " ".join(sections["Log-probs, and what else the loss reads"])
+    assert "a forward of the policy without its adapters" in reads
+
+
 def test_what_is_listed_as_refused_is_refused_from_the_shell():
     for paragraph in explain.refused(config_of("recipe=quickstart")):
         key, _, values = paragraph.split(": ")[0].partition("=")
