@@ -192,12 +192,13 @@ class Gradients:
             slope.div_(chunks.head.temperature)
         if chunks.capped is not None:
             slope.mul_(1 - chunks.capped[: len(slope)].square_())
-        self.add_of_products(slope.to(chunks.weight.dtype), part)
+        self.add_of_products(slope, part)
 
     def add_of_products(self, slope: Tensor, part: slice) -> None:
-        """Takes in the gradient [C, V] by `Chunks.products`, in the dtype of hidden states and weight."""
-        hidden, total = self._chunks.hidden[part], self._sum
-        self.hidden[part] = slope @ self._chunks.weight
+        """Takes in the gradient [C, V] by `Chunks.products`."""
+        hidden, weight, total = self._chunks.hidden[part], self._chunks.weight, self._sum
+        self.hidden[part] = slope.to(weight.dtype) @ weight
+        slope = slope.to(hidden.dtype)
         if hidden.dtype == total.dtype:
             total.addmm_(slope.t(), hidden)
         else:
