@@ -108,8 +108,10 @@ def requirements_of(package: str) -> list[str]:
 
 
 def satisfied(requirements: Iterable[str]) -> bool:
-    """True when each requirement is installed in a version that it allows."""
+    """True when each requirement that applies on this machine is installed in a version that it allows."""
     for requirement in map(Requirement, requirements):
+        if requirement.marker is not None and not requirement.marker.evaluate():
+            continue
         try:
             version = metadata.version(requirement.name)
         except metadata.PackageNotFoundError:

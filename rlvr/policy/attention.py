@@ -54,7 +54,7 @@ def packed_attention(
             f"rows of {layout.longest[1]} tokens are longer than the model's sliding window of {sliding_window}: "
             "lower data.max_prompt_tokens + rollout.max_new_tokens"
         )
-    if query.is_cuda and query.dtype != torch.float32:
+    if query.is_cuda and _flash_takes(query):
         return _flash(query, key, value, layout, scaling), None
     return _by_shape(query, key, value, layout, scaling), None
 
@@ -87,12 +87,19 @@ def _by_shape(query: Tensor, key: Tensor, value: Tensor, layout: Layout, scaling
     return torch.cat(outputs)[layout.unstacked][None].to(query.dtype)
 
 
+def _flash_takes(query: Tensor) -> bool:
+    """What FlashAttention 2 asks for; it refuses the rest with an error."""
+    newer = torch.cuda.get_device_capability(query.device) >= (8, 0)
+    head_dim = query.shape[-1]
+    return newer and query.dtype in (torch.bfloat16, torch.float16) and head_dim % 8 == 0 and head_dim <= 256
+
+
 def _flash(query: Tensor, key: Tensor, value: Tensor, layout: Layout, scaling: float | None) -> Tensor:
     from torch.nn.attention.varlen import varlen_attn
 
     q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
     most_queries, most_keys = layout.longest
-    # With fewer queries than keys the causal window is aligned at the ends, as the layout says.
+    # (-1, 0) is causal; with fewer queries than keys FlashAttention aligns it at the ends, as the layout says.
     output = varlen_attn(
         q,
         k[layout.key_index],

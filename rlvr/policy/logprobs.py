@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache, cached_property
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -48,7 +50,8 @@ def token_logprobs(
         Log-probs [T] and entropies [T] in nats, float32 (float64 for float64 inputs); 0 where not wanted.
     """
     places = wanted.nonzero().squeeze(-1)
-    values = _TokenLogprobs.apply(hidden[places - 1], head.weight, token_ids[places], head, entropy_grad)  # type: ignore[no-untyped-call]
+    function = _function(hidden.device.type, hidden.dtype)
+    values = function.apply(hidden[places - 1], head.weight, token_ids[places], head, entropy_grad)
     logprobs, entropy = (value.new_zeros(len(token_ids)).index_put((places,), value) for value in values)
     return logprobs, entropy
 
@@ -68,7 +71,17 @@ def topk_logprobs(hidden: Tensor, head: Head, topk_ids: Tensor, wanted: Tensor) 
     return values.new_full(topk_ids.shape, -torch.inf).index_put((places,), values)
 
 
-class _TokenLogprobs(torch.autograd.Function):
+@cache
+def _function(device: str, dtype: torch.dtype) -> type[torch.autograd.Function]:
+    """The same function for CUDA, where Triton is installed, reads and writes the logits far less often."""
+    if device == "cuda" and dtype != torch.float64 and find_spec("triton") is not None:
+        from rlvr.policy.logprobs_triton import FusedTokenLogprobs
+
+        return FusedTokenLogprobs
+    return ChunkedTokenLogprobs
+
+
+class ChunkedTokenLogprobs(torch.autograd.Function):
     """Chunked log-softmax; backward computes each chunk's logits again, but for the chunk that forward had last.
 
     Largest tensors: [C, V] logits and log-probs, and a float32 copy of the weight when that is not float32 (CPU only).
@@ -119,7 +132,7 @@ class _TokenLogprobs(torch.autograd.Function):
 
 
 class Chunks:
-    """The logits of one chunk after the other, in two buffers that are used again and again."""
+    """The logits of one chunk after the other, in buffers that are used again and again."""
 
     def __init__(self, hidden: Tensor, weight: Tensor, head: Head) -> None:
         dtype = torch.float64 if hidden.dtype == torch.float64 else torch.float32
@@ -128,32 +141,43 @@ class Chunks:
         self.hidden, self.weight = (hidden, weight) if hidden.is_cuda else (hidden.to(dtype), weight.to(dtype))
         self.num_tokens = len(hidden)
         shape = (min(head.chunk_tokens, self.num_tokens), len(weight))
-        self.work, self.all_logprobs = (torch.empty(shape, dtype=dtype, device=hidden.device) for _ in range(2))
-        self.capped = torch.empty_like(self.work) if head.softcap is not None else None
+        self.work = torch.empty(shape, dtype=dtype, device=hidden.device)
         self._last: slice | None = None
+
+    @cached_property
+    def all_logprobs(self) -> Tensor:
+        return torch.empty_like(self.work)
+
+    @cached_property
+    def capped(self) -> Tensor | None:
+        """tanh of the last chunk's logits over the cap."""
+        return None if self.head.softcap is None else torch.empty_like(self.work)
 
     def __iter__(self) -> Iterator[slice]:
         for start in range(0, self.num_tokens, self.head.chunk_tokens):
             yield slice(start, min(start + self.head.chunk_tokens, self.num_tokens))
 
+    def products(self, part: slice) -> Tensor:
+        """[C, V] hidden states times weight, in `work`: the logits before soft-cap and temperature."""
+        hidden = self.hidden[part]
+        products = self.work[: len(hidden)]
+        if hidden.dtype == products.dtype:
+            return torch.mm(hidden, self.weight.t(), out=products)
+        return torch.mm(hidden, self.weight.t(), out_dtype=products.dtype, out=products)
+
     def logprobs(self, part: slice) -> Tensor:
         """[C, V] log-probs of the chunk; valid until the next call, and not computed again while they are."""
-        hidden, head = self.hidden[part], self.head
         if part == self._last:
-            return self.all_logprobs[: len(hidden)]
+            return self.all_logprobs[: part.stop - part.start]
         self._last = part
-        logits = self.work[: len(hidden)]
-        if self.hidden.dtype == logits.dtype:
-            torch.mm(hidden, self.weight.t(), out=logits)
-        else:
-            torch.mm(hidden, self.weight.t(), out_dtype=logits.dtype, out=logits)
+        logits, head = self.products(part), self.head
         if self.capped is not None and head.softcap is not None:
             logits.div_(head.softcap).tanh_()
-            self.capped[: len(hidden)] = logits
+            self.capped[: len(logits)] = logits
             logits.mul_(head.softcap)
         if head.temperature != 1.0:
             logits.div_(head.temperature)
-        return torch.log_softmax(logits, -1, out=self.all_logprobs[: len(hidden)])
+        return torch.log_softmax(logits, -1, out=self.all_logprobs[: len(logits)])
 
 
 class Gradients:
@@ -174,18 +198,23 @@ class Gradients:
     def add(self, slope: Tensor, part: slice) -> None:
         """Takes in the gradient [C, V] by the final logits of the chunk whose log-probs were taken last."""
         chunks = self._chunks
-        hidden, weight = chunks.hidden[part], chunks.head.weight
         if chunks.head.temperature != 1.0:
             slope.div_(chunks.head.temperature)
         if chunks.capped is not None:
             slope.mul_(1 - chunks.capped[: len(slope)].square_())
+        self.add_of_products(slope, part)
+
+    def add_of_products(self, slope: Tensor, part: slice) -> None:
+        """Takes in the gradient [C, V] by `Chunks.products`."""
+        hidden, weight, total = self._chunks.hidden[part], self._chunks.head.weight, self._sum
         self.hidden[part] = slope.to(weight.dtype) @ weight
-        if self._sum is None:
+        if total is None:
             return
-        if hidden.dtype == slope.dtype:
-            self._sum.addmm_(slope.t(), hidden)
+        slope = slope.to(hidden.dtype)
+        if hidden.dtype == total.dtype:
+            total.addmm_(slope.t(), hidden)
         else:
-            self._sum += torch.mm(slope.to(hidden.dtype).t(), hidden, out_dtype=slope.dtype)
+            torch.addmm(total, slope.t(), hidden, out_dtype=total.dtype, out=total)
 
     @property
     def weight(self) -> Tensor | None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-SIDE = 2048  # of the square matrices
+SIDE = {"cpu": 2048, "cuda": 8192}  # of the square matrices
 COPY_BYTES = 2**29
 BYTES = 2  # of a bfloat16
 
@@ -28,25 +28,35 @@ class Rates:
     """Bytes a second, read and written ones added, of a copy in memory."""
 
 
-def measure() -> Rates:
-    matrix = torch.randn(SIDE, SIDE).bfloat16()
-    source = torch.empty(COPY_BYTES, dtype=torch.uint8)
+def measure(device: str = "cpu") -> Rates:
+    side = SIDE[device]
+    matrix = torch.randn(side, side, device=device).bfloat16()
+    source = torch.empty(COPY_BYTES, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
     return Rates(
-        flops=2 * SIDE**3 / best(lambda: matrix @ matrix),
+        flops=2 * side**3 / best(lambda: matrix @ matrix),
         bandwidth=2 * COPY_BYTES / best(lambda: target.copy_(source)),
     )
 
 
 def best(work: Callable[[], Any], tries: int = 5) -> float:
     """Seconds of the quickest try, after one that does not count."""
+    seconds_of(work)
+    return min(seconds_of(work) for _ in range(tries))
+
+
+def seconds_of(work: Callable[[], Any]) -> float:
+    """From idle to idle, on a GPU too."""
+    wait_for_gpu()
+    began = time.perf_counter()
     work()
-    seconds = []
-    for _ in range(tries):
-        began = time.perf_counter()
-        work()
-        seconds.append(time.perf_counter() - began)
-    return min(seconds)
+    wait_for_gpu()
+    return time.perf_counter() - began
+
+
+def wait_for_gpu() -> None:
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
 
 
 @dataclass(frozen=True)
