@@ -18,6 +18,7 @@ REQUIRED = {
     "judge": {"url": "http://localhost:8000/v1", "model": "m"},
     "python": {"path": f"{Path(__file__).parent / 'rewards.py'}:trl_reward"},
     "reward_model": {"path": "owner/model"},
+    "prime_intellect": {"environment": "any"},
 }
 
 
