@@ -6,7 +6,7 @@ A process of its own with TRITON_INTERPRET=1, for Triton decides when a kernel i
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -49,7 +49,7 @@ class OfHidden:
     """[V, D] float32."""
     targets: Tensor
     head: Head
-    """Its `weight` is not read, its `weight_grad` (a float32 sum) is."""
+    """Gets `weight`; its `weight_grad` is a float32 sum."""
     logprobs_grad: Tensor
     entropy_grad: Tensor | None
 
@@ -58,7 +58,8 @@ class OfHidden:
 
         hidden, weight = self.hidden.requires_grad_(), self.weight.requires_grad_()
         with_entropy = self.entropy_grad is not None
-        logprobs, entropy = FusedTokenLogprobs.apply(hidden, weight, self.targets, self.head, with_entropy)
+        head = replace(self.head, weight=weight)
+        logprobs, entropy = FusedTokenLogprobs.apply(hidden, weight, self.targets, head, with_entropy)
         loss = (self.logprobs_grad * logprobs).sum()
         if self.entropy_grad is not None:
             loss = loss + (self.entropy_grad * entropy).sum()
