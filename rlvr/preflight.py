@@ -59,9 +59,11 @@ def examine_golds(scorer: Scorer, prompts: Sequence[Prompt], config: TrainConfig
     """Every gold must verify against itself, and a wrong answer must not."""
     if scorer.verifier.outcome is None:
         return [Finding("ok", "golds: no verifier of outcomes, nothing to audit")]
-    defects = audit(scorer, prompts)
+    audited = audit(scorer, prompts)
+    defects = audited.defects
     if not defects:
-        return [Finding("ok", f"golds: {len(prompts)} of {len(prompts)} verify against themselves, wrong ones do not")]
+        told = len(prompts) - len(audited.silent)
+        return [Finding("ok", f"golds: {told} of {len(prompts)} verify against themselves, wrong ones do not")]
     bad = len({defect.prompt.id for defect in defects})
     level: Literal["warn", "refuse"] = "refuse" if bad > config.scoring.max_fault_share * len(prompts) else "warn"
     examples = "; ".join(f"prompt {d.prompt.id}: {d.problem}" for d in defects[:3])

@@ -321,22 +321,33 @@ class Defect:
     verdict: Verdict
 
 
-def audit(scorer: Scorer, prompts: Sequence[Prompt]) -> list[Defect]:
+@dataclass(frozen=True)
+class Audit:
+    """What was found of references."""
+
+    defects: list[Defect]
+    """In the order of the prompts."""
+    silent: frozenset[str]
+    """Prompts whose reference tells no right answer: of them only that a wrong one fails was seen."""
+
+
+def audit(scorer: Scorer, prompts: Sequence[Prompt]) -> Audit:
     """Whether every reference is accepted in its own spelling and a perturbed one is not.
 
     Where no verifier can write its own test, an empty response shows whether it can read the reference.
-
-    Returns:
-        What fails, in the order of the prompts. A reference that does not tell its right answer is left out.
     """
     outcome = scorer.verifier.outcome
     trials: list[tuple[Prompt, str, str, bool | None]] = []  # prompt, name, response, whether that is right
+    silent = set()
     for prompt in prompts:
         if outcome is None:
             trials.append((prompt, "an empty answer", "", None))
-        elif right := outcome.right_answer(prompt.reference):
-            wrong = outcome.wrong_answer(prompt.reference)
-            trials += [(prompt, "its own reference", right, True), (prompt, "a wrong answer", wrong, False)]
+            continue
+        if right := outcome.right_answer(prompt.reference):
+            trials.append((prompt, "its own reference", right, True))
+        else:
+            silent.add(prompt.id)
+        trials.append((prompt, "a wrong answer", outcome.wrong_answer(prompt.reference), False))
     # Without the question: a right answer may stand in it.
     cases = [Case(response, prompt.reference, num_tokens=1, extra=prompt.extra) for prompt, _, response, _ in trials]
     defects: list[Defect] = []
@@ -344,4 +355,4 @@ def audit(scorer: Scorer, prompts: Sequence[Prompt]) -> list[Defect]:
         if verdict.is_fault or (is_right is not None and verdict.is_correct != is_right):
             problem = f"{name} {response[:200]!r} is {verdict.status}: {verdict.detail}".rstrip(": ")
             defects.append(Defect(prompt, problem, verdict))
-    return defects
+    return Audit(defects, frozenset(silent))

@@ -217,9 +217,9 @@ def test_the_audit_names_references_that_cannot_be_trusted():
 
     prompts = [prompt("good", r"\frac12"), prompt("empty", ""), prompt("broken", r"\frac{1}{2"), prompt("text", "east")]
     with Scorer({"math": {"thinking": "required"}, "format": {}}, num_workers=2) as scorer:
-        defects = audit(scorer, prompts)
+        defects = audit(scorer, prompts).defects
     assert list(dict.fromkeys(defect.prompt.id for defect in defects)) == ["empty", "broken"]
     assert {defect.verdict.status for defect in defects} == {"unparseable_gold"}
     assert "its own reference" in defects[0].problem
     with Scorer({"format": {}}, num_workers=1) as scorer:
-        assert audit(scorer, prompts) == []
+        assert audit(scorer, prompts).defects == []

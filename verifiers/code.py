@@ -118,7 +118,7 @@ class Code(Verifier):
         """The same program with functions that answer nothing; one that prints nothing where prints are tested."""
         try:
             tests = read_tests(reference)
-            return self._block("pass" if tests.stdin else _emptied(tests.solution))
+            return self._block("pass" if tests.stdin or not tests.solution else _emptied(tests.solution))
         except (UnreadableError, SyntaxError):
             return self._block("pass")
 

@@ -60,10 +60,12 @@ def main(argv: Sequence[str]) -> int:
     config = audit_run_config(argv, YamlSource(primary="audit", options=AuditRunConfig))
     console = Console()
     with Scorer(config.verifier, config.scoring.workers, config.scoring.deadline_seconds) as scorer:
-        num_rows, failures = audit_rows(config.data, scorer)
+        num_rows, num_silent, failures = audit_rows(config.data, scorer)
         if scorer.verifier.outcome is None:
             console.say("no verifier here writes its own test: only whether it can read the references is looked at")
-    for line in report(source_name(config.data.path, config.data.name, config.data.split), num_rows, failures):
+    for line in report(
+        source_name(config.data.path, config.data.name, config.data.split), num_rows, num_silent, failures
+    ):
         console.say(line)
     if config.output is not None:
         Path(config.output).write_text("".join(json.dumps(vars(failure)) + "\n" for failure in failures))
@@ -89,8 +91,8 @@ def audit_run_config(argv: Sequence[str], source: YamlSource) -> AuditRunConfig:
     return config
 
 
-def audit_rows(data: DataConfig, scorer: Scorer) -> tuple[int, list[Failure]]:
-    """Number of rows, and those that fail: broken ones, and the verifier's own defects.
+def audit_rows(data: DataConfig, scorer: Scorer) -> tuple[int, int, list[Failure]]:
+    """Number of rows, of those without a right answer that do not fail, and those that fail: broken, or with defects.
 
     Raises:
         DataError: no such data, no row, or a missing column.
@@ -115,16 +117,24 @@ def audit_rows(data: DataConfig, scorer: Scorer) -> tuple[int, list[Failure]]:
         prompts.append(Prompt(str(len(places)), "", [], problem.reference, row.file, problem.question, problem.extra))
         places.append((row.file, row.number))
     problems: dict[str, str] = {}
-    for defect in audit(scorer, prompts):
+    audited = audit(scorer, prompts)
+    for defect in audited.defects:
         problems.setdefault(defect.prompt.id, defect.problem)  # what a broken reference rejects is no further news
     failures += [Failure(*places[int(number)], problem) for number, problem in problems.items()]
-    return num_rows, sorted(failures, key=lambda failure: (failure.file, failure.row))
+    return (
+        num_rows,
+        len(audited.silent - problems.keys()),
+        sorted(failures, key=lambda failure: (failure.file, failure.row)),
+    )
 
 
-def report(source: str, num_rows: int, failures: Sequence[Failure]) -> list[str]:
+def report(source: str, num_rows: int, num_silent: int, failures: Sequence[Failure]) -> list[str]:
     """The verdict in one line, then the first rows that fail."""
     failing = len(failures)
-    lines = [f"{source}: {counted(num_rows, 'row')}, {num_rows - failing:,} sound, {failing:,} with defects"]
+    sound = num_rows - failing - num_silent
+    lines = [f"{source}: {counted(num_rows, 'row')}, {sound:,} sound, {failing:,} with defects"]
+    if num_silent:
+        lines[0] += f", {num_silent:,} without a right answer: of them only that a wrong one fails was seen"
     lines += [f"  {failure.file} row {failure.row}: {failure.problem}" for failure in failures[:_SHOWN]]
     if failing > _SHOWN:
         lines.append(f"  and {failing - _SHOWN:,} more; output=FILE lists all")

@@ -51,6 +51,16 @@ def test_a_verifier_without_a_test_of_its_own_shows_what_it_cannot_read(data, ca
     assert "row 2: an empty answer '' is unparseable_gold: there is no constraint 'no:such'" in printed
 
 
+def test_rows_without_a_solution_are_counted_apart(data, capsys):
+    row = {"text": "Square x.", "test_list": ["assert f(3) == 9"], "test_setup_code": "", "code": ""}
+    rows = [row, {**row, "code": "def f(x): return x * x"}, {**row, "test_list": ["assert True"]}]
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert audit("verifier=code", "data=mbpp", f"data.path={data}") == 0
+    printed = capsys.readouterr().out
+    assert "3 rows, 1 sound, 1 with defects, 1 without a right answer" in printed
+    assert "row 3: a wrong answer" in printed
+
+
 @pytest.mark.parametrize(("data_set", "file"), [("math500", "math500/test_first_half"), ("amc23", "amc23/test")])
 def test_a_sound_data_set_passes(data_set, file, capsys):
     assert audit("verifier=math", f"data={data_set}", f"data.path={SHARED}/{file}.parquet") == 0

@@ -234,8 +234,9 @@ def test_the_audit_accepts_solutions_and_refuses_their_shells():
     silent = prompt("silent", test_list=["assert f(3) == 9"])
     broken = prompt("broken", test_list="?")
     with Scorer({"code": {}}, num_workers=1) as scorer:
-        defects = audit(scorer, [good, weak, bad, silent, broken])
-    assert [defect.prompt.id for defect in defects] == ["weak", "bad", "broken", "broken"]
+        audited = audit(scorer, [good, weak, bad, silent, broken])
+    assert [defect.prompt.id for defect in audited.defects] == ["weak", "bad", "broken", "broken"]
+    assert audited.silent == {"silent"}
 
 
 def test_threads_may_share_a_verifier(verify):
