@@ -39,8 +39,11 @@ INDICES = frozenset({torch.int64, torch.int32, torch.bool})
 
 
 class Recorder(TorchDispatchMode):
-    """Knows how much memory of the tensors made under it is alive. Numbers are fake, for only their sizes matter; indices
-    are real, for the sizes of other tensors follow from their values, and too small to count."""
+    """Knows how much memory of the tensors made under it is alive.
+
+    Numbers are fake, for only their sizes matter; indices are real, for the sizes of other tensors follow from their
+    values, and too small to count.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -58,9 +61,12 @@ class Recorder(TorchDispatchMode):
                 results = operation(*args, **kwargs)
         else:
             results = operation(*args, **kwargs)
+        old = {tensor.untyped_storage()._cdata for tensor in given}
         for result in tree_leaves(results):
             if isinstance(result, FakeTensor) and result.is_floating_point():
-                self._watch(result.untyped_storage())
+                storage = result.untyped_storage()
+                if storage._cdata not in old:  # else a view
+                    self._watch(storage)
         return results
 
     def _watch(self, storage: torch.UntypedStorage) -> None:
@@ -137,7 +143,12 @@ def computed_tokens(batch: Batch) -> int:
 
 
 def update_bytes(
-    config: PretrainedConfig, options: PolicyConfig, microbatch: Batch, *, entropy_grad: bool = False, exact: bool = False
+    config: PretrainedConfig,
+    options: PolicyConfig,
+    microbatch: Batch,
+    *,
+    entropy_grad: bool = False,
+    exact: bool = False,
 ) -> UpdateBytes:
     """Forward and backward of one microbatch after the first, when the sums of the gradients are there.
 

@@ -11,15 +11,14 @@ import torch
 
 from rlvr.config import ModelConfig, RolloutConfig
 from rlvr.rollout.vllm_engine import BUCKET_BYTES, settings
+from rlvr.rollout.vllm_messages import CPU_PREFILL_TOKENS
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
 
-MIB = 2**20
-
-VLLM_LIBRARIES = 480 * MIB
-"""Memory of the vLLM child on the CPU that the trainer does not share: its own copy of Python's objects, and what only
-vLLM maps."""
+VLLM_LIBRARIES = 480 * 2**20
+"""Of the vLLM process on the CPU that the trainer does not share: Python's objects, 430 MiB with a tiny model, and what
+only vLLM maps."""
 
 # Rows of [B, V] that are alive while a batch of tokens is drawn, in bytes a value. hf: logits as the model gives them,
 # as float32 and divided by the temperature, log-probs, probabilities, their float64 sums. vLLM: logits, as float32,
@@ -59,7 +58,7 @@ def hf_bytes(config: PretrainedConfig, options: RolloutConfig, longest_prompt: i
 def vllm_bytes(
     model: PreTrainedModel, source: ModelConfig, options: RolloutConfig, longest_prompt: int
 ) -> dict[str, int]:
-    """Of the child process on the CPU: name -> bytes.
+    """Of the child process on the CPU, beside its libraries: name -> bytes.
 
     Args:
         model: of any kind of tensors; only shapes are read.
@@ -71,10 +70,11 @@ def vllm_bytes(
     head = model.get_output_embeddings().weight.numel() * itemsize
     largest = max(parameter.numel() for parameter in model.parameters()) * itemsize
     return {
-        "libraries": VLLM_LIBRARIES,
         "weights": weights,
         "packed head": head if config.tie_word_embeddings else 0,
-        "hand-over, bucket and its copy": 2 * max(BUCKET_BYTES, largest),
+        # The bucket, its copy, and the largest tensor as it is loaded and packed anew.
+        "hand-over": 2 * max(BUCKET_BYTES, largest) + 2 * largest,
         "key/value cache": settings(options, source, longest_prompt).cache_bytes or 0,
+        "prefill": CPU_PREFILL_TOKENS * (3 * config.intermediate_size + 5 * config.hidden_size) * itemsize,
         "sampler": options.max_num_seqs * config.vocab_size * (itemsize + VLLM_SAMPLER_BYTES),
     }

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from rlvr.records import FinishReason
 
 CPU_BLOCK_TOKENS = 32  # smallest cache block that the CPU kernels like; only whole blocks of a prompt are shared
+CPU_PREFILL_TOKENS = 4096  # most prompt tokens in one scheduler step on CPU, unless a sequence is longer
 
 
 @dataclass(frozen=True)

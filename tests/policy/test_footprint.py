@@ -67,10 +67,10 @@ def measured(path: str, options: PolicyConfig, microbatch: Batch) -> tuple[int, 
         head = model.head(1.0, options.logprob_chunk_tokens, optimizer.gradient(model.head_weight))
         hidden = model.hidden_states(microbatch)
         activations = real.alive
-        values = token_logprobs(hidden, head, microbatch.token_ids, microbatch.loss_mask)[0]
-        loss = values.sum()
+        logprobs, entropy = token_logprobs(hidden, head, microbatch.token_ids, microbatch.loss_mask)
+        loss = logprobs.sum()
         kept = real.alive - activations
-        del hidden, values
+        del hidden, logprobs, entropy
         loss.backward()
     return activations, kept, real.peak - activations - kept
 
