@@ -29,7 +29,7 @@ VERIFIER_WORKER = 6 * MIB
 LIBRARIES = "Python and libraries"
 HEAP_GAPS = 0.1
 """What a process holds beyond its tensors, as a share of them: gaps of the C library's heap, and copies that matrix
-products make inside. Of W1 of `scripts/bench/step.py` with the hf engine: a heap of 4,059 MiB, 3,680 of them counted."""
+products make inside. From W1 of `scripts/bench/step.py` with the hf engine: heap 4,059 MiB, 3,680 counted."""
 
 Place = Literal["host", "gpu"]
 Phase = Literal["always", "update", "generate"]

@@ -43,7 +43,7 @@ def total(rows: dict[tuple[str, str], Row]) -> float:
 
 
 def test_a_recipe_is_planned_from_its_data(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["plan", "recipe=quickstart"]) == 0
+    assert cli.main(["plan", "recipe=quickstart", *SMALL, "data.limit=8"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == ["MiB", "held", "host"] or "gpu" in lines[0]
     assert any(line.startswith("trainer: activations of ") for line in lines)
