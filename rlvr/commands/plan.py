@@ -139,7 +139,8 @@ def _training(config: TrainConfig, prompt_lengths: Sequence[int], device: Place)
     options, needs = config.policy, Needs(config.objective)
     model_config = _model_config(config.model)
     model = footprint.skeleton(model_config, options)
-    kept, home = bytes_per_parameter(options), "host" if options.optimizer.offload else device
+    kept = bytes_per_parameter(options)
+    home: Place = "host" if options.optimizer.offload else device
     num_policy = sum(parameter.numel() for parameter in model.module.parameters())
     num_critic = 0
     if needs.needs_critic and config.critic.backbone == "own":
@@ -164,7 +165,7 @@ def _training(config: TrainConfig, prompt_lengths: Sequence[int], device: Place)
         model_config, options, microbatch, entropy_grad=needs.needs_entropy, exact=needs.needs_exact_kl
     )
     tokens = footprint.computed_tokens(microbatch)
-    waiting = "host" if options.offload_activations else device
+    waiting: Place = "host" if options.offload_activations else device
     yield Row("trainer", f"activations of {tokens:,} tokens", update.activations, "update", waiting)
     yield Row("trainer", "log-prob chunk", update.head, "update", device)
     yield Row("trainer", "temporaries of backward", update.temporaries, "update", device)
@@ -202,9 +203,10 @@ def _model_config(model: ModelConfig) -> PretrainedConfig:
     from transformers import AutoConfig
 
     try:
-        return AutoConfig.from_pretrained(model.path, revision=model.revision or "main")
+        config: PretrainedConfig = AutoConfig.from_pretrained(model.path, revision=model.revision or "main")
     except (OSError, ValueError) as error:
         raise ModelError(f"model.path={model.path!r}: no model configuration: {error}") from error
+    return config
 
 
 def table(found: Sequence[Row]) -> list[str]:

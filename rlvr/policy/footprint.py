@@ -84,7 +84,7 @@ class Recorder(TorchDispatchMode):
 
 def _makes_numbers(operation: Any, kwargs: dict[str, Any]) -> bool:
     dtype = kwargs.get("dtype")
-    return operation.name() != "aten::arange" if dtype is None else dtype not in INDICES
+    return bool(operation.name() != "aten::arange") if dtype is None else dtype not in INDICES
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,8 @@ def cache_bytes_per_token(config: PretrainedConfig, dtype: str) -> int:
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
     kv_heads = getattr(config, "num_key_value_heads", None) or heads
     itemsize: int = getattr(torch, dtype).itemsize
-    return 2 * config.num_hidden_layers * kv_heads * head_dim * itemsize
+    num_bytes: int = 2 * config.num_hidden_layers * kv_heads * head_dim * itemsize
+    return num_bytes
 
 
 def hf_bytes(config: PretrainedConfig, options: RolloutConfig, longest_prompt: int) -> dict[str, int]:
