@@ -20,6 +20,7 @@ COMMANDS = {
         "rlvr.commands.explain",
         "a recipe's formula, batch arithmetic, chosen values, and what it would refuse",
     ),
+    "plan": ("rlvr.commands.plan", "where a run's memory goes and its peak, before any weight is loaded"),
     "show": ("rlvr.commands.show", "read a run's rollouts in the terminal"),
     "doctor": ("rlvr.commands.doctor", "check this machine, or whether a recipe can learn here"),
     "export": ("rlvr.commands.export", "write a checkpoint as a plain Hugging Face folder"),

@@ -40,7 +40,7 @@ class Microbatches:
 
         def work(max_tokens: int) -> Tensor:
             result = torch.zeros(batch.num_tokens, device=batch.token_ids.device)
-            for rows, part in self._cut(batch, max_tokens):
+            for rows, part in self.cut(batch, max_tokens):
                 values = forward(part.to(device))
                 result[batch.token_index(rows)] = values.to(result)
             return result
@@ -63,7 +63,7 @@ class Microbatches:
         def work(max_tokens: int) -> dict[str, float]:
             reset()
             parts = []
-            for rows, part in self._cut(minibatch, max_tokens):
+            for rows, part in self.cut(minibatch, max_tokens):
                 loss, metrics = loss_of(part, minibatch.token_index(rows))
                 loss.backward()
                 parts.append({name: float(value) for name, value in metrics.items()})
@@ -71,7 +71,7 @@ class Microbatches:
 
         return self._within_memory(work)
 
-    def _cut(self, batch: Batch, max_tokens: int) -> Iterator[tuple[Tensor, Batch]]:
+    def cut(self, batch: Batch, max_tokens: int) -> Iterator[tuple[Tensor, Batch]]:
         """The rows of each microbatch, and the microbatch."""
         if self._share_prompts:
             batch = batch.sharing(MIN_SHARED_TOKENS)

@@ -146,15 +146,11 @@ def prepare(
     head = module.get_output_embeddings()
     if head is None or getattr(head, "bias", None) is not None:
         raise ModelError(f"{type(module).__name__} has no plain output head (hidden states times one matrix)")
-    for part in module.modules():
-        if isinstance(part, nn.Dropout):
-            part.p = 0.0
     model = CausalModel(module, getattr(module.config, "final_logit_softcapping", None))
     rows = [torch.arange(n) * 7 % module.config.vocab_size for n in (5, 9)]
     with torch.no_grad():
         own = torch.cat([_own_logprobs(module, row.to(module.device)) for row in rows])
-        attention.register()
-        module.set_attn_implementation(attention.NAME)
+        attend_packed(module)
         batch = pack([(row[:1].tolist(), row[1:].tolist()) for row in rows]).to(module.device)
         packed = model.logprobs(batch, 1.0, 1024)[0][batch.loss_mask]
     difference = float((own - packed).abs().mean())
@@ -167,6 +163,15 @@ def prepare(
     if offload_activations:
         model.offload = ActivationOffload(module.parameters())
     return model
+
+
+def attend_packed(module: PreTrainedModel) -> None:
+    """Gives the module `packed_attention` and takes its dropout away."""
+    for part in module.modules():
+        if isinstance(part, nn.Dropout):
+            part.p = 0.0
+    attention.register()
+    module.set_attn_implementation(attention.NAME)
 
 
 def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:

@@ -13,6 +13,7 @@ from rlvr.config import LoraConfig
 from rlvr.records import FinishReason
 
 CPU_BLOCK_TOKENS = 32  # smallest cache block that the CPU kernels like; only whole blocks of a prompt are shared
+CPU_PREFILL_TOKENS = 4096  # most prompt tokens in one scheduler step on CPU, unless a sequence is longer
 
 
 @dataclass(frozen=True)

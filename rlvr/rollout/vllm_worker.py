@@ -22,9 +22,7 @@ from rlvr.allocator import keep_freed_memory
 from rlvr.errors import HandoverError
 from rlvr.rollout import vllm_adapters
 from rlvr.rollout.engine import Request, Sampling
-from rlvr.rollout.vllm_messages import CPU_BLOCK_TOKENS, Bucket, Sample, Settings, fingerprint
-
-CPU_PREFILL_TOKENS = 4096  # most prompt tokens in one scheduler step on CPU, unless a sequence is longer
+from rlvr.rollout.vllm_messages import CPU_BLOCK_TOKENS, CPU_PREFILL_TOKENS, Bucket, Sample, Settings, fingerprint
 
 
 class WeightReceiver:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from rlvr.assembly import assemble
-from rlvr.config import train_config
+from rlvr.config import TrainConfig, train_config
 from rlvr.observe.console import Console
 from rlvr.observe.metrics import Clock
 from rlvr.records import Group
@@ -31,18 +31,8 @@ def main() -> None:
     args = parser.parse_args()
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever the parts print must not mix with the answers
-    config = train_config(
-        {
-            "model": {"path": args.model},
-            "data": {"path": args.prompts, "shuffle": False},
-            "rollout": {"engine": args.engine, "group_size": args.group_size, "max_new_tokens": args.new_tokens},
-            "policy": {
-                "prompts_per_step": args.prompts_per_step,
-                "tokens_per_microbatch": TOKENS_PER_MICROBATCH,
-                "logprob_chunk_tokens": LOGPROB_CHUNK_TOKENS,
-            },
-            "verifier": {"math": {}},
-        }
+    config = configuration(
+        args.engine, args.model, args.prompts, args.prompts_per_step, args.group_size, args.new_tokens
     )
     folder = Path(tempfile.mkdtemp(prefix="rlvr-bench-"))
     with ExitStack() as stack:
@@ -65,6 +55,24 @@ def main() -> None:
             answer = {name: times[f"time/{name}"] for name in ("generate", "score", "update", "sync", "step")}
             answer |= {"new_tokens": new_tokens, "prompt_tokens": sum(len(prompt.token_ids) for prompt, _ in rollouts)}
             print(json.dumps(answer), file=answers, flush=True)
+
+
+def configuration(
+    engine: str, model: str, prompts: str, prompts_per_step: int, group_size: int, new_tokens: int
+) -> TrainConfig:
+    return train_config(
+        {
+            "model": {"path": model},
+            "data": {"path": prompts, "shuffle": False},
+            "rollout": {"engine": engine, "group_size": group_size, "max_new_tokens": new_tokens},
+            "policy": {
+                "prompts_per_step": prompts_per_step,
+                "tokens_per_microbatch": TOKENS_PER_MICROBATCH,
+                "logprob_chunk_tokens": LOGPROB_CHUNK_TOKENS,
+            },
+            "verifier": {"math": {}},
+        }
+    )
 
 
 def spread_rewards(group: Group) -> Group:
