@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 from rlvr.commands.compose import YamlSource, compose
 from rlvr.config import ModelConfig, TrainConfig, train_config
-from rlvr.errors import ModelError
+from rlvr.errors import ConfigError, ModelError
 from rlvr.objectives.needs import Needs
 
 if TYPE_CHECKING:
@@ -62,6 +62,9 @@ def main(argv: list[str]) -> int:
     arguments = parser.parse_intermixed_args(argv)
     source = YamlSource(config_dir=arguments.config_dir, config_path=arguments.config_path)
     config = train_config(compose(arguments.overrides, source).values)
+    if config.lora.rank:
+        mend = "adapters are not counted; with lora.rank=0 the plan is of training all weights, which takes more"
+        raise ConfigError("lora.rank", config.lora.rank, mend)
     with tempfile.TemporaryDirectory() as folder:
         config, lengths = inputs(config, Path(folder), arguments.prompt_tokens)
         print("\n".join(table(rows(config, lengths, resident_bytes()))))

@@ -78,6 +78,11 @@ def test_the_peak_follows_the_keys(folder: Path) -> None:
     assert total(critic) > plain
 
 
+def test_adapters_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["plan", "recipe=quickstart", "lora.rank=4"]) == 2
+    assert "lora.rank=4: adapters are not counted" in capsys.readouterr().err
+
+
 def test_vllm_is_a_process_with_weights_of_its_own(folder: Path) -> None:
     rows = planned(folder, "rollout.engine=vllm")
     weights = rows["trainer", "policy: weights"].num_bytes
