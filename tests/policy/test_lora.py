@@ -58,7 +58,7 @@ def test_only_adapters_have_gradients_optimizer_state_and_new_values(make: MakeP
         assert weight.dtype == getattr(torch, dtype), name
         assert weight.equal(before[name]) != is_adapter(name), name
         assert weight.grad is None, name
-    states = policy._optimizer.state_dict()["adamw"]["state"]
+    states = policy._optimizer.state_dict()["slots"]
     assert len(states) == len(adapters)
     assert policy.num_trained_parameters == sum(before[name].numel() for name in adapters)
     assert dict(policy.weights()).keys() == adapters
