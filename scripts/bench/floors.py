@@ -98,6 +98,10 @@ def work_of(model_path: str, rows: int, prompt_tokens: int, new_tokens: int) -> 
 
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(model_path))
+    return Work(body_of(model), model.get_output_embeddings().weight.numel(), rows, prompt_tokens, new_tokens)
+
+
+def body_of(model: Any) -> int:
+    """Parameters of a transformers model that every token goes through: all but embedding and head."""
     outside = {id(model.get_input_embeddings().weight), id(model.get_output_embeddings().weight)}
-    body = sum(parameter.numel() for parameter in model.parameters() if id(parameter) not in outside)
-    return Work(body, model.get_output_embeddings().weight.numel(), rows, prompt_tokens, new_tokens)
+    return sum(parameter.numel() for parameter in model.parameters() if id(parameter) not in outside)

@@ -99,14 +99,8 @@ class Step:
         return taken | {
             "peak_bytes": max(*used, self.gpu_memory()),
             "new_tokens": sum(len(rollout.completion.token_ids) for group in groups for rollout in group.rollouts),
-            "update_flops": update_flops(self.shape, self.body, groups),
+            "update_flops": update_flops(self.shape, floors.body_of(self.policy.model.module), groups),
         }
-
-    @property
-    def body(self) -> int:
-        module = self.policy.model.module
-        outside = {id(module.get_input_embeddings().weight), id(module.get_output_embeddings().weight)}
-        return sum(p.numel() for p in module.parameters() if id(p) not in outside)
 
     def generate(self) -> list[Group]:
         args, rng = self.args, random.Random(self.number)
@@ -222,7 +216,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--engine", choices=["vllm", "hf"], default=engine, help="vllm where it is installed")
     parser.add_argument("--max-num-seqs", type=int, default=1024)
     parser.add_argument("--tokens-per-microbatch", type=int, default=PolicyConfig().tokens_per_microbatch)
-    parser.add_argument("--gradient-checkpointing", action="store_true")
+    parser.add_argument("--gradient-checkpointing", choices=["none", "full", "selective"], default="none")
     parser.add_argument("--gpu-memory", type=float, default=RolloutConfig().gpu_memory, help="vLLM's share")
     parser.add_argument("--compile", action="store_true", help="rollout.compile")
     parser.add_argument("--json", type=Path, help="file to write")
