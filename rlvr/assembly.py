@@ -126,8 +126,7 @@ def assemble(config: TrainConfig, folder: Path, console: Console, stack: ExitSta
     if config.lora.rank:
         facts["lora"] = f"rank {config.lora.rank}, {millions(policy.num_trained_parameters)} trained"
     if needs.needs_reference:
-        own = "the policy without its adapters" if config.lora.rank else "the start model"
-        facts["reference"] = config.reference.path or own
+        facts["reference"] = config.reference_model
     if needs.needs_critic:
         facts["critic"] = f"{config.critic.backbone} backbone, {millions(policy.num_critic_parameters)} of its own"
     return Parts(loop, prompts, held_out, tokenizer, facts)
@@ -157,8 +156,7 @@ def reference(config: TrainConfig, start: ModelConfig) -> Reference:
     options, source, key = config.reference, start, "model.path"
     if options.path is not None:
         source, key = ModelConfig(path=options.path, revision=options.revision), "reference.path"
-    is_base = config.lora.rank > 0 and options.path is None
-    return Reference(source, key=key, refresh_every=options.refresh_every, is_base=is_base)
+    return Reference(source, key=key, refresh_every=options.refresh_every, is_base=config.reference_is_base)
 
 
 def held_out_data(config: TrainConfig) -> TrainConfig:

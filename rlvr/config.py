@@ -328,6 +328,16 @@ class TrainConfig:
         return Path(self.output) / self.name
 
     @property
+    def reference_is_base(self) -> bool:
+        """Whether the KL's reference is what the policy's adapters lie on."""
+        return self.lora.rank > 0 and self.reference.path is None
+
+    @property
+    def reference_model(self) -> str:
+        """Which model the KL's reference is, for people."""
+        return self.reference.path or ("the policy without its adapters" if self.lora.rank else "the start model")
+
+    @property
     def total_updates(self) -> int:
         """Optimizer steps of the policy, which waits for the critic's warm-up."""
         waiting = self.objective.critic.warmup_steps if Needs(self.objective).needs_critic else 0

@@ -34,7 +34,7 @@ from pydantic import Field
 
 from rlvr.errors import ConfigError
 from rlvr.records import Status, Verdict
-from rlvr.verifiers.answers.extract import Thinking
+from rlvr.verifiers.answers.extract import Thinking, empty_thought
 from rlvr.verifiers.base import Case, Verifier, if_late
 from rlvr.verifiers.programs.extract import MAX_CHARACTERS, find_program
 from rlvr.verifiers.programs.judging import judge
@@ -123,8 +123,7 @@ class Code(Verifier):
             return self._block("pass")
 
     def _block(self, program: str) -> str:
-        thought = "<think>\n</think>\n" if self.thinking == "required" else ""
-        return f"{thought}```{self.language}\n{program}\n```"
+        return f"{empty_thought(self.thinking)}```{self.language}\n{program}\n```"
 
 
 def _whole(program: str, tests: Suite) -> str:

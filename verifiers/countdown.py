@@ -26,7 +26,7 @@ from itertools import combinations, permutations
 from typing import Any, ClassVar, Literal
 
 from rlvr.records import Status, Verdict
-from rlvr.verifiers.answers.extract import Thinking, tagged_or_boxed
+from rlvr.verifiers.answers.extract import Thinking, tagged, tagged_or_boxed
 from rlvr.verifiers.base import Case, Verifier
 
 MAX_CHARACTERS = 500
@@ -72,17 +72,17 @@ class Countdown(Verifier):
         """An expression found by search; where there is none, one that is wrong: the row has a defect."""
         problem = _problem(reference)
         if problem is None:
-            return _tagged("0", self.thinking)
+            return tagged("0", self.thinking)
         numbers, target = problem
         if len(numbers) > MAX_SOLVED:
             return ""
-        return _tagged(self._solution(numbers, target) or "+".join(map(str, numbers)), self.thinking)
+        return tagged(self._solution(numbers, target) or "+".join(map(str, numbers)), self.thinking)
 
     def wrong_answer(self, reference: Any) -> str:
         """The target out of a number that was not given."""
         numbers, target = _problem(reference) or ([0], 0)
         foreign = max(*numbers, target, 0) + 1
-        return _tagged(f"{foreign} - {foreign - target}", self.thinking)
+        return tagged(f"{foreign} - {foreign - target}", self.thinking)
 
     def _fault(self, answer: str, numbers: Sequence[int], target: int) -> str:
         """Why the answer is wrong; empty when it is right."""
@@ -100,10 +100,6 @@ class Countdown(Verifier):
         subsets = (subset for size in range(least, len(numbers) + 1) for subset in combinations(numbers, size))
         solutions = (_search([(Fraction(number), str(number)) for number in subset], target) for subset in subsets)
         return next(filter(None, solutions), None)
-
-
-def _tagged(answer: str, thinking: Thinking) -> str:
-    return ("<think>\n</think>\n" if thinking == "required" else "") + f"<answer>{answer}</answer>"
 
 
 def _listed(numbers: Counter[int]) -> str:

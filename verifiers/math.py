@@ -44,7 +44,7 @@ from pydantic import Field
 
 from rlvr.records import Status, Verdict
 from rlvr.verifiers.answers import compare, symbolic
-from rlvr.verifiers.answers.extract import Thinking, extract, last_box
+from rlvr.verifiers.answers.extract import Thinking, empty_thought, extract, last_box
 from rlvr.verifiers.answers.leaves import Leaf, spelling
 from rlvr.verifiers.answers.nodes import Node
 from rlvr.verifiers.answers.normalize import normalize
@@ -107,7 +107,7 @@ class Math(Verifier):
         return self._boxed(raised or "123456789")
 
     def _boxed(self, answer: str) -> str:
-        return ("<think>\n</think>\n" if self.thinking == "required" else "") + rf"\boxed{{{answer}}}"
+        return empty_thought(self.thinking) + rf"\boxed{{{answer}}}"
 
     def _answer(self, case: Case) -> str | None:
         response = case.response

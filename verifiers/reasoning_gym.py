@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from typing import Any, ClassVar
 
 from rlvr.records import Status, Verdict
-from rlvr.verifiers.answers.extract import Thinking, tagged_or_boxed
+from rlvr.verifiers.answers.extract import Thinking, tagged, tagged_or_boxed
 from rlvr.verifiers.base import Case, Verifier
 
 
@@ -54,15 +54,11 @@ class ReasoningGym(Verifier):
 
     def right_answer(self, reference: Any) -> str:
         """The entry's answer."""
-        return _tagged(str(reference["answer"]), self.thinking)
+        return tagged(str(reference["answer"]), self.thinking)
 
     def wrong_answer(self, reference: Any) -> str:
         """What is no answer to anything."""
-        return _tagged("no answer at all", self.thinking)
-
-
-def _tagged(answer: str, thinking: Thinking) -> str:
-    return ("<think>\n</think>\n" if thinking == "required" else "") + f"<answer>{answer}</answer>"
+        return tagged("no answer at all", self.thinking)
 
 
 def _score(answer: str, entry: Any) -> float:

@@ -63,9 +63,8 @@ def main(argv: Sequence[str]) -> int:
         num_rows, num_silent, failures = audit_rows(config.data, scorer)
         if scorer.verifier.outcome is None:
             console.say("no verifier here writes its own test: only whether it can read the references is looked at")
-    for line in report(
-        source_name(config.data.path, config.data.name, config.data.split), num_rows, num_silent, failures
-    ):
+    source = source_name(config.data.path, config.data.name, config.data.split)
+    for line in report(source, num_rows, num_silent, failures):
         console.say(line)
     if config.output is not None:
         Path(config.output).write_text("".join(json.dumps(vars(failure)) + "\n" for failure in failures))
@@ -121,11 +120,8 @@ def audit_rows(data: DataConfig, scorer: Scorer) -> tuple[int, int, list[Failure
     for defect in audited.defects:
         problems.setdefault(defect.prompt.id, defect.problem)  # what a broken reference rejects is no further news
     failures += [Failure(*places[int(number)], problem) for number, problem in problems.items()]
-    return (
-        num_rows,
-        len(audited.silent - problems.keys()),
-        sorted(failures, key=lambda failure: (failure.file, failure.row)),
-    )
+    num_silent = len(audited.silent - problems.keys())
+    return num_rows, num_silent, sorted(failures, key=lambda failure: (failure.file, failure.row))
 
 
 def report(source: str, num_rows: int, num_silent: int, failures: Sequence[Failure]) -> list[str]:

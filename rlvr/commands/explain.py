@@ -93,9 +93,7 @@ def batch(config: TrainConfig) -> list[str]:
 def inputs(config: TrainConfig) -> list[str]:
     """Each tensor that the loss reads: where it comes from, and which choice asks for it."""
     spec, needs = config.objective, Needs(config.objective)
-    reference, refresh = config.reference.path or "the start model", config.reference.refresh_every
-    if config.lora.rank and config.reference.path is None:
-        reference = "the policy without its adapters"
+    reference, refresh = config.reference_model, config.reference.refresh_every
     again = f", every {refresh} steps of the policy as it is then" if refresh else ""
     kl = f"objective.kl.placement={spec.kl.placement}, objective.kl.coef={spec.kl.coef:g}"
     pairs = [

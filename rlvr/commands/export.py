@@ -56,10 +56,11 @@ def _checkpoint(run: Path, step: str | None) -> Path:
 def _export(run: Path, saved: Path, output: Path, *, adapter_alone: bool) -> None:
     from rlvr.config_file import load_config
     from rlvr.policy.model import load_tokenizer
+    from rlvr.policy.trainer import ADAPTER, MODEL
 
     checkpoint.verify(saved)
     config = load_config(run)
-    adapter = saved / "adapter"
+    adapter = saved / ADAPTER
     if adapter_alone and not adapter.is_dir():
         raise ConfigError("adapter", "true", f"lora.rank={config.lora.rank}: there are no adapters; leave the key out")
     # The tokenizer lies beside the model the run began with; the run keeps its own copy of the embedded one.
@@ -73,7 +74,7 @@ def _export(run: Path, saved: Path, output: Path, *, adapter_alone: bool) -> Non
         base = model if not config.cold_start.steps else type(config.model)(path=str(run / "cold_start"))
         write_merged(base, config.policy.dtype, adapter, unfinished)
     else:
-        shutil.copytree(adapter if adapter_alone else saved / "model", unfinished, dirs_exist_ok=True)
+        shutil.copytree(adapter if adapter_alone else saved / MODEL, unfinished, dirs_exist_ok=True)
     tokenizer.save_pretrained(unfinished)
     if output.exists():
         output.rmdir()

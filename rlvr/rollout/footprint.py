@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from rlvr.config import ModelConfig, RolloutConfig
-from rlvr.rollout.vllm_engine import BUCKET_BYTES, settings
+from rlvr.rollout.vllm_engine import BUCKET_BYTES, cache_bytes_per_token, settings
 from rlvr.rollout.vllm_messages import CPU_PREFILL_TOKENS
 
 if TYPE_CHECKING:
@@ -25,16 +25,6 @@ only vLLM maps."""
 # log-probs, probabilities, exponential noise.
 HF_SAMPLER_BYTES = 4 + 4 + 4 + 4 + 8
 VLLM_SAMPLER_BYTES = 4 + 4 + 4 + 4
-
-
-def cache_bytes_per_token(config: PretrainedConfig, dtype: str) -> int:
-    """Keys and values of one token in all layers."""
-    heads = config.num_attention_heads
-    head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
-    kv_heads = getattr(config, "num_key_value_heads", None) or heads
-    itemsize: int = getattr(torch, dtype).itemsize
-    num_bytes: int = 2 * config.num_hidden_layers * kv_heads * head_dim * itemsize
-    return num_bytes
 
 
 def hf_bytes(config: PretrainedConfig, options: RolloutConfig, longest_prompt: int) -> dict[str, int]:

@@ -275,10 +275,17 @@ def settings(
 
 def _cpu_cache_bytes(config: PretrainedConfig, options: RolloutConfig, max_model_len: int) -> int:
     """Room for `max_num_seqs` of the longest sequences, at most a quarter of the machine's memory."""
-    heads = config.num_attention_heads
-    head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
-    num_values = 2 * config.num_hidden_layers * (getattr(config, "num_key_value_heads", None) or heads) * head_dim
     blocks = -(-max_model_len // CPU_BLOCK_TOKENS) + 1
-    sequence: int = blocks * CPU_BLOCK_TOKENS * num_values * getattr(torch, options.dtype).itemsize
+    sequence = blocks * CPU_BLOCK_TOKENS * cache_bytes_per_token(config, options.dtype)
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return max(2 * sequence, min(options.max_num_seqs * sequence, machine // 4))
+
+
+def cache_bytes_per_token(config: PretrainedConfig, dtype: str) -> int:
+    """Keys and values of one token in all layers."""
+    heads = config.num_attention_heads
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
+    kv_heads = getattr(config, "num_key_value_heads", None) or heads
+    itemsize: int = getattr(torch, dtype).itemsize
+    num_bytes: int = 2 * config.num_hidden_layers * kv_heads * head_dim * itemsize
+    return num_bytes

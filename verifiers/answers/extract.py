@@ -86,3 +86,13 @@ def tagged_or_boxed(text: str, thinking: Thinking) -> str | None:
     _, opening, tagged = before.rpartition("<answer>")
     answer = tagged if closing and opening else last_box(outside)
     return answer.strip() if answer is not None and answer.strip() else None
+
+
+def tagged(answer: str, thinking: Thinking) -> str:
+    """A response from which `tagged_or_boxed` takes the answer."""
+    return f"{empty_thought(thinking)}<answer>{answer}</answer>"
+
+
+def empty_thought(thinking: Thinking) -> str:
+    """What a response must begin with where reasoning is required."""
+    return "<think>\n</think>\n" if thinking == "required" else ""
