@@ -20,7 +20,7 @@ import torch
 
 from rlvr.allocator import keep_freed_memory
 from rlvr.errors import HandoverError
-from rlvr.rollout import vllm_adapters
+from rlvr.rollout import vllm_adapters, vllm_kernels
 from rlvr.rollout.engine import Request, Sampling
 from rlvr.rollout.vllm_messages import CPU_BLOCK_TOKENS, CPU_PREFILL_TOKENS, Bucket, Sample, Settings, fingerprint
 
@@ -212,6 +212,8 @@ def _start(settings: Settings) -> Any:
         arguments["enable_chunked_prefill"] = False
         arguments["max_num_batched_tokens"] = max(settings.max_model_len, CPU_PREFILL_TOKENS)
         arguments["block_size"] = CPU_BLOCK_TOKENS
+        if not settings.compile:
+            arguments |= vllm_kernels.arguments()
     else:
         arguments["gpu_memory_utilization"] = settings.gpu_memory
         arguments["enable_sleep_mode"] = settings.sleep
