@@ -43,8 +43,8 @@ class _ExactKl(torch.autograd.Function):
         kl = chunks.work.new_empty(len(hidden))
         with exact_products(weight):
             for part in chunks:
-                all_logprobs = chunks.logprobs(part)
-                difference = torch.sub(all_logprobs, ref_chunks.logprobs(part), out=chunks.work[: len(all_logprobs)])
+                all_logprobs, difference = chunks.logprobs(part), ref_chunks.logprobs(part)
+                torch.sub(all_logprobs, difference, out=difference)
                 kl[part] = difference.mul_(all_logprobs.exp_()).sum(-1)
         ctx.save_for_backward(hidden, weight, ref_hidden, kl)
         ctx.heads = head, ref_head
@@ -59,9 +59,8 @@ class _ExactKl(torch.autograd.Function):
         gradients = Gradients(chunks, hidden, of_weight=ctx.needs_input_grad[1])
         with exact_products(weight):
             for part in chunks:
-                all_logprobs = chunks.logprobs(part)
-                slope = torch.exp(all_logprobs, out=chunks.work[: len(all_logprobs)])
-                difference = all_logprobs.sub_(ref_chunks.logprobs(part))
-                slope.mul_(difference.sub_(kl[part, None])).mul_(kl_grad[part, None])
+                slope, difference = chunks.logprobs(part), ref_chunks.logprobs(part)
+                torch.sub(slope, difference, out=difference)
+                slope.exp_().mul_(difference.sub_(kl[part, None])).mul_(kl_grad[part, None])
                 gradients.add(slope, part)
         return gradients.hidden, gradients.weight, None, None, None

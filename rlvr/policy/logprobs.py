@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+ROWS = 64  # of a chunk at once where something of its shape is needed beside it
+
 
 @dataclass(frozen=True)
 class Head:
@@ -84,8 +86,8 @@ def _function(device: str, dtype: torch.dtype) -> type[torch.autograd.Function]:
 class ChunkedTokenLogprobs(torch.autograd.Function):
     """Chunked log-softmax; backward computes each chunk's logits again, but for the chunk that forward had last.
 
-    Largest tensors: [C, V] logits and log-probs, and a float32 copy of the weight when that is not float32 (CPU only).
-    They stay from forward to backward, which needs them at once.
+    Largest tensors: one of [C, V], and a float32 copy of the weight when that is not float32 (CPU only). They stay from
+    forward to backward, which needs them at once.
     """
 
     @staticmethod
@@ -99,8 +101,10 @@ class ChunkedTokenLogprobs(torch.autograd.Function):
             for part in chunks:
                 all_logprobs = chunks.logprobs(part)
                 logprobs[part] = all_logprobs.gather(-1, targets[part, None]).squeeze(-1)
-                probs = torch.exp(all_logprobs, out=chunks.work[: len(all_logprobs)])
-                entropy[part] = -probs.mul_(all_logprobs).sum(-1)
+                for rows, own in zip(all_logprobs.split(ROWS), entropy[part].split(ROWS), strict=True):
+                    torch.sum(rows.exp().mul_(rows), -1, out=own)
+                    own.neg_()
+                chunks.held = part
         ctx.save_for_backward(hidden, weight, targets, entropy)
         ctx.head, ctx.entropy_grad = head, entropy_grad
         ctx.chunks = chunks if any(ctx.needs_input_grad) else None
@@ -119,13 +123,14 @@ class ChunkedTokenLogprobs(torch.autograd.Function):
         gradients = Gradients(chunks, hidden, of_weight=ctx.needs_input_grad[1])
         with exact_products(weight):
             for part in reversed(list(chunks)):
-                all_logprobs = chunks.logprobs(part)
-                slope = torch.exp(all_logprobs, out=chunks.work[: len(all_logprobs)])
-                if ctx.entropy_grad:
-                    outer = all_logprobs.add_(entropy[part, None]).mul_(entropy_grad[part, None])
-                    slope.mul_(outer.add_(logprobs_grad[part, None]).neg_())
-                else:
-                    slope.mul_(-logprobs_grad[part, None])
+                slope = chunks.logprobs(part)
+                values = zip(*(x[part, None].split(ROWS) for x in (logprobs_grad, entropy, entropy_grad)), strict=True)
+                for rows, (of_logprob, mean, of_entropy) in zip(slope.split(ROWS), values, strict=True):
+                    if ctx.entropy_grad:
+                        outer = rows.add(mean).mul_(of_entropy)
+                        rows.exp_().mul_(outer.add_(of_logprob).neg_())
+                    else:
+                        rows.exp_().mul_(-of_logprob)
                 slope.scatter_add_(-1, targets[part, None], logprobs_grad[part, None])
                 gradients.add(slope, part)
         return gradients.hidden, gradients.weight, None, None, None
@@ -142,11 +147,8 @@ class Chunks:
         self.num_tokens = len(hidden)
         shape = (min(head.chunk_tokens, self.num_tokens), len(weight))
         self.work = torch.empty(shape, dtype=dtype, device=hidden.device)
-        self._last: slice | None = None
-
-    @cached_property
-    def all_logprobs(self) -> Tensor:
-        return torch.empty_like(self.work)
+        self.held: slice | None = None
+        """The chunk whose log-probs are still in `work`: they are not computed again when they are asked for next."""
 
     @cached_property
     def capped(self) -> Tensor | None:
@@ -166,10 +168,11 @@ class Chunks:
         return torch.mm(hidden, self.weight.t(), out_dtype=products.dtype, out=products)
 
     def logprobs(self, part: slice) -> Tensor:
-        """[C, V] log-probs of the chunk; valid until the next call, and not computed again while they are."""
-        if part == self._last:
-            return self.all_logprobs[: part.stop - part.start]
-        self._last = part
+        """[C, V] log-probs of the chunk, in `work`."""
+        if part == self.held:
+            self.held = None
+            return self.work[: part.stop - part.start]
+        self.held = None
         logits, head = self.products(part), self.head
         if self.capped is not None and head.softcap is not None:
             logits.div_(head.softcap).tanh_()
@@ -177,7 +180,9 @@ class Chunks:
             logits.mul_(head.softcap)
         if head.temperature != 1.0:
             logits.div_(head.temperature)
-        return torch.log_softmax(logits, -1, out=self.all_logprobs[: len(logits)])
+        for rows in logits.split(ROWS):
+            rows.copy_(rows.log_softmax(-1))
+        return logits
 
 
 class Gradients:
