@@ -6,6 +6,7 @@ import difflib
 import importlib
 import os
 import sys
+from collections.abc import Mapping
 
 from rlvr import __version__
 from rlvr.errors import RlvrError
@@ -38,6 +39,14 @@ ENVIRONMENT = {
 OK, FAILED, USER_ERROR, INTERRUPTED = 0, 1, 2, 130
 
 
+def prepared(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment with what it lacks of `ENVIRONMENT`."""
+    result = ENVIRONMENT | dict(environment)
+    if "OMP_WAIT_POLICY" in environment and "GOMP_SPINCOUNT" not in environment:
+        del result["GOMP_SPINCOUNT"]  # it would override what the user has set
+    return result
+
+
 def main(argv: list[str] | None = None) -> int:
     """Runs one command line and returns its exit code."""
     argv = sys.argv[1:] if argv is None else argv
@@ -47,9 +56,7 @@ def main(argv: list[str] | None = None) -> int:
     if argv[0] in ("-V", "--version"):
         print(f"rlvr {__version__}")
         return OK
-    for variable, value in ENVIRONMENT.items():
-        if variable != "GOMP_SPINCOUNT" or "OMP_WAIT_POLICY" not in os.environ:  # which it would override
-            os.environ.setdefault(variable, value)
+    os.environ.update(prepared(os.environ))
     name, *rest = argv
     if name not in COMMANDS:
         close = difflib.get_close_matches(name, COMMANDS, n=1)

@@ -53,8 +53,7 @@ class Loop:
             metrics = rollout_metrics(groups.sampled) | groups.metrics
             with clock("update"):
                 metrics |= self.update(groups.kept)
-            with clock("sync"):
-                metrics |= self.sync()
+            metrics |= self.sync(clock)
             self.step += 1
             yield groups.sampled, metrics | clock.metrics(metrics["tokens/generated"])
 
@@ -89,11 +88,13 @@ class Loop:
         batch, metrics = self.objective.prepare(batch)
         return metrics | self.policy.update(batch, self.objective)
 
-    def sync(self) -> dict[str, float]:
-        """Hands the policy's weights to the engine and proves that they arrived."""
-        self.engine.wake()
-        self.engine.load_weights(self.policy.weights(), self.policy.version)
-        return self.probe.check(self.engine, self.policy)
+    def sync(self, clock: Clock) -> dict[str, float]:
+        """Hands the policy's weights to the engine (phase `sync`) and proves that they arrived (`probe`)."""
+        with clock("sync"):
+            self.engine.wake()
+            self.engine.load_weights(self.policy.weights(), self.policy.version)
+        with clock("probe"):
+            return self.probe.check(self.engine, self.policy)
 
 
 def check_versions(groups: list[Group], version: int) -> None:

@@ -20,7 +20,7 @@ from rlvr.errors import CheckpointError, ConfigError
 from rlvr.observe.console import Console
 from rlvr.observe.health import Health
 from rlvr.observe.loggers import METRICS_FILE, open_loggers, read_metrics
-from rlvr.observe.metrics import resident_gib
+from rlvr.observe.metrics import Clock, resident_gib
 from rlvr.observe.rollouts import forget_rollouts, write_rollouts
 from rlvr.records import Group, Prompt
 
@@ -111,7 +111,7 @@ class Run:
         self._health = Health(row for row in history if row["step"] <= last_step)
         self._loggers = open_loggers(self.config.log, self.folder, asdict(self.config), last_step)
         self._stack.callback(self._loggers.close)
-        self.loop.sync()
+        self.loop.sync(Clock())
         self._banner(parts.facts, last_step)
         if not last_step:
             self._preflight(parts.prompts)

@@ -13,6 +13,7 @@ from rlvr.assembly import assemble
 from rlvr.commands.compose import YamlSource, compose
 from rlvr.config import train_config
 from rlvr.observe.console import Console
+from rlvr.observe.metrics import Clock
 
 SOURCE = YamlSource()
 SMALL = [
@@ -45,7 +46,7 @@ def test_every_objective_trains(name: str, started: Path, tmp_path: Path) -> Non
     config = configure(f"objective={name}", f"model.path={started}", "cold_start.steps=0", *waits)
     with ExitStack() as stack:
         loop = assemble(config, tmp_path, Console(), stack).loop
-        loop.sync()
+        loop.sync(Clock())
         before = {key: weight.clone() for key, weight in loop.policy.weights()}
         for groups, metrics in loop.steps():
             assert len(groups) >= 4

@@ -98,3 +98,9 @@ def test_a_reader_who_leaves_early_gets_no_traceback():
     assert done.stdout.startswith("usage:")
     assert "Traceback" not in done.stderr
     assert "BrokenPipe" not in done.stderr
+
+
+def test_the_users_environment_stays():
+    assert cli.prepared({})["GOMP_SPINCOUNT"] == cli.ENVIRONMENT["GOMP_SPINCOUNT"]
+    assert cli.prepared({"GOMP_SPINCOUNT": "7", "HOME": "/h"})["GOMP_SPINCOUNT"] == "7"
+    assert "GOMP_SPINCOUNT" not in cli.prepared({"OMP_WAIT_POLICY": "ACTIVE"})

@@ -17,6 +17,7 @@ from typing import Any
 from rlvr.config import TrainConfig
 from rlvr.errors import RlvrError
 from rlvr.observe.console import Console
+from rlvr.observe.metrics import Clock
 from rlvr.validation import validate
 from rlvr.verifiers.code import Code
 from rlvr.verifiers.sandbox import levels, remote
@@ -101,7 +102,7 @@ def _recipe(config: TrainConfig, console: Console) -> int:
     config = replace(config, cold_start=replace(config.cold_start, steps=0))
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         parts = assemble(config, Path(folder), console, stack)
-        parts.loop.sync()
+        parts.loop.sync(Clock())
         console.banner(f"recipe {config.name}", parts.facts)
         findings = preflight(parts.loop, parts.prompts)
     for finding in findings:

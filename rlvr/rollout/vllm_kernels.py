@@ -1,4 +1,4 @@
-"""Norms on the CPU by vLLM's fused kernels; without compilation vLLM itself takes eight plain torch operations for each.
+"""Norms on the CPU by vLLM's fused kernels, where vLLM itself takes eight plain torch operations unless it compiles.
 
 Shape legend: T tokens, D hidden size.
 """

@@ -21,6 +21,8 @@ from typing import Any
 
 from step import WORKLOADS, Workload, add_inputs, checked_inputs, read_rows
 
+from rlvr.cli import prepared
+
 SIDES = ("rlvr", "bare")
 BATCHES = 3  # of a turn; the first is not counted: it fills caches
 # One thread a core and no process but this one, as rlvr runs it: the fastest that bare vLLM was seen to be on a CPU.
@@ -118,7 +120,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         for side in SIDES:
             command = [sys.executable, __file__, "--turn", side, "--workload", args.workload]
             command += ["--model", str(args.model), "--data", str(args.data)]
-            own_environment = environment | (BARE if side == "bare" else {})
+            own_environment = environment | BARE if side == "bare" else prepared(environment)
             done = subprocess.run(command, capture_output=True, text=True, env=own_environment)
             batches = [json.loads(line) for line in done.stdout.splitlines()]
             if len(batches) != BATCHES or {tokens for _, tokens in batches} != {num_new}:

@@ -17,7 +17,7 @@ from rlvr.observe.metrics import Clock
 from rlvr.records import Group
 
 TOKENS_PER_MICROBATCH = 1280  # on the CPU as fast as larger ones, with less memory
-LOGPROB_CHUNK_TOKENS = 512
+PARTS = ("generate", "score", "update", "sync", "probe", "step")
 
 
 def main() -> None:
@@ -28,11 +28,18 @@ def main() -> None:
     parser.add_argument("--prompts-per-step", type=int, required=True)
     parser.add_argument("--group-size", type=int, required=True)
     parser.add_argument("--new-tokens", type=int, required=True)
+    parser.add_argument("--no-shared-prompts", action="store_true", help="compute the prompt anew for each completion")
     args = parser.parse_args()
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever the parts print must not mix with the answers
     config = configuration(
-        args.engine, args.model, args.prompts, args.prompts_per_step, args.group_size, args.new_tokens
+        args.engine,
+        args.model,
+        args.prompts,
+        args.prompts_per_step,
+        args.group_size,
+        args.new_tokens,
+        share_prompts=not args.no_shared_prompts,
     )
     folder = Path(tempfile.mkdtemp(prefix="rlvr-bench-"))
     with ExitStack() as stack:
@@ -40,25 +47,31 @@ def main() -> None:
         # The last of the reserved tokens, which no model writes, becomes the end: every completion has full length.
         parts.tokenizer.eos_token_id = max(parts.tokenizer.added_tokens_decoder)
         loop = parts.loop
-        loop.sync()
+        loop.sync(Clock())
         for _ in range(len(parts.prompts) // args.prompts_per_step):
             clock = Clock()
             groups = [spread_rewards(group) for group in loop.rollouts(clock).kept]
             with clock("update"):
                 loop.update(groups)
-            with clock("sync"):
-                loop.sync()
+            loop.sync(clock)
             loop.step += 1
             rollouts = [(group.prompt, rollout.completion) for group in groups for rollout in group.rollouts]
             new_tokens = sum(len(completion.token_ids) for _, completion in rollouts)
             times = clock.metrics(new_tokens)
-            answer = {name: times[f"time/{name}"] for name in ("generate", "score", "update", "sync", "step")}
+            answer = {name: times[f"time/{name}"] for name in PARTS}
             answer |= {"new_tokens": new_tokens, "prompt_tokens": sum(len(prompt.token_ids) for prompt, _ in rollouts)}
             print(json.dumps(answer), file=answers, flush=True)
 
 
 def configuration(
-    engine: str, model: str, prompts: str, prompts_per_step: int, group_size: int, new_tokens: int
+    engine: str,
+    model: str,
+    prompts: str,
+    prompts_per_step: int,
+    group_size: int,
+    new_tokens: int,
+    *,
+    share_prompts: bool = True,
 ) -> TrainConfig:
     return train_config(
         {
@@ -68,7 +81,7 @@ def configuration(
             "policy": {
                 "prompts_per_step": prompts_per_step,
                 "tokens_per_microbatch": TOKENS_PER_MICROBATCH,
-                "logprob_chunk_tokens": LOGPROB_CHUNK_TOKENS,
+                "share_prompts": share_prompts,
             },
             "verifier": {"math": {}},
         }

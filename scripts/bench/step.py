@@ -32,10 +32,20 @@ import psutil
 import pyarrow.parquet as pq
 from transformers import AutoTokenizer
 
+from rlvr.cli import prepared
+
 ROOT = Path(__file__).resolve().parents[2]
 TRL_PYTHON = ROOT / ".venv-trl" / "bin" / "python"
 TRL = "trl==1.16.0"
-PARTS = ("generate", "score", "update", "sync", "step")
+PARTS = ("generate", "score", "update", "sync", "probe", "step")
+UNSHARED = "-unshared"
+NAMES = {
+    "vllm": "rlvr, vllm",
+    "hf": "rlvr, hf",
+    "trl": "TRL",
+    "vllm-unshared": "rlvr, vllm, prompts not shared",
+    "hf-unshared": "rlvr, hf, prompts not shared",
+}
 MIB = 2**20
 STEPS_PER_TURN = 2  # the first is not counted: it fills caches and makes the optimizer's state
 
@@ -77,7 +87,14 @@ class Side:
         """Runs the process to its end, watching its memory."""
         answers, log = self.folder / f"{self.name}.jsonl", self.folder / f"{self.name}.log"
         with answers.open("w") as stdout, log.open("w") as stderr:
-            process = psutil.Popen(self.command, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, cwd=ROOT)
+            process = psutil.Popen(
+                self.command,
+                stdin=subprocess.DEVNULL,
+                stdout=stdout,
+                stderr=stderr,
+                cwd=ROOT,
+                env=None if self.name == "trl" else prepared(os.environ),
+            )
             tree, most_resident = [process], 0
             try:
                 while process.poll() is None:
@@ -103,10 +120,15 @@ class Side:
         return self.steps[-1]
 
     def result(self) -> dict[str, Any]:
-        """Medians over the counted steps; `..._tokens_per_second` are new tokens over the seconds of that part."""
+        """Medians over the counted steps; `..._tokens_per_second` are new tokens over the seconds of that part.
+
+        `other` is all of a step but generation, update, hand-over and its proof: scoring, data, bookkeeping.
+        """
         median = {key: statistics.median(step[key] for step in self.steps) for key in self.steps[0]}
+        main = ("generate", "update", "sync", "probe")
+        others = [step["step"] - sum(step[part] for part in main) for step in self.steps]
         return {
-            "seconds": {part: median[part] for part in PARTS},
+            "seconds": {part: median[part] for part in PARTS} | {"other": statistics.median(others)},
             "prompt_tokens": median["prompt_tokens"],
             "new_tokens": median["new_tokens"],
             "generate_tokens_per_second": median["new_tokens"] / median["generate"],
@@ -159,7 +181,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--workload", choices=WORKLOADS, default="W1")
     parser.add_argument("--repeats", type=int, default=3, help="turns of each side")
     add_inputs(parser)
-    parser.add_argument("--sides", nargs="+", choices=["vllm", "hf", "trl"], default=["vllm", "hf", "trl"])
+    parser.add_argument("--sides", nargs="+", choices=NAMES, default=["vllm", "hf", "trl"])
     parser.add_argument("--trl-rows", type=int, help="TRL's rows per microbatch instead of the workload's")
     parser.add_argument("--trl-checkpointing", action="store_true", help="gradient checkpointing, TRL's default")
     return checked_inputs(parser)
@@ -219,7 +241,8 @@ def command(name: str, args: argparse.Namespace, workload: Workload, prompts: Pa
         program = [str(TRL_PYTHON), str(here / "trl_step.py"), "--rows-per-microbatch", str(workload.trl_rows)]
         program += ["--gradient-checkpointing"] if args.trl_checkpointing else []
     else:
-        program = [sys.executable, str(here / "rlvr_step.py"), "--engine", name]
+        program = [sys.executable, str(here / "rlvr_step.py"), "--engine", name.removesuffix(UNSHARED)]
+        program += ["--no-shared-prompts"] if name.endswith(UNSHARED) else []
     program += ["--prompts-per-step", str(workload.prompts_per_step), "--group-size", str(workload.group_size)]
     return [*program, "--new-tokens", str(workload.new_tokens), "--model", str(args.model), "--prompts", str(prompts)]
 
@@ -243,23 +266,31 @@ def machine(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def ratios(sides: dict[str, Any]) -> dict[str, float]:
-    """TRL's over ours: `ratio_trl_time` and `ratio_trl_memory` for vLLM, `..._hf` for the hf engine."""
+    """TRL's over ours: `ratio_trl_time` and `ratio_trl_memory` for vLLM, `..._hf` for the hf engine.
+
+    `ratio_unshared_time` and `..._hf`: a step without shared prompts over one with them; `..._update` of the updates.
+    """
     found: dict[str, float] = {}
     for name, suffix in (("vllm", ""), ("hf", "_hf")):
         if "trl" in sides and name in sides:
             trl, own = sides["trl"], sides[name]
             found[f"ratio_trl_time{suffix}"] = trl["seconds"]["step"] / own["seconds"]["step"]
             found[f"ratio_trl_memory{suffix}"] = trl["peak_mib"] / own["peak_mib"]
+        if name + UNSHARED in sides and name in sides:
+            whole, own = sides[name + UNSHARED]["seconds"], sides[name]["seconds"]
+            found[f"ratio_unshared_time{suffix}"] = whole["step"] / own["step"]
+            found[f"ratio_unshared_update{suffix}"] = whole["update"] / own["update"]
     return found
 
 
 def table(report: dict[str, Any]) -> str:
-    names = {"vllm": "rlvr, vllm", "hf": "rlvr, hf", "trl": f"TRL {report['machine']['trl']}"}
-    head = f"{'median seconds':<14}" + "".join(f"{part:>10}" for part in PARTS) + f"{'tokens/s':>10}{'peak MiB':>10}"
+    names = NAMES | {"trl": f"TRL {report['machine']['trl']}"}
+    columns = [*PARTS, "other"]
+    head = f"{'median seconds':<30}" + "".join(f"{part:>10}" for part in columns) + f"{'tokens/s':>10}{'peak MiB':>10}"
     lines = [f"{report['workload']}: {report['machine']['cpu']}, {report['machine']['cores']} cores", head]
     for name, side in report["sides"].items():
-        cells = "".join(f"{side['seconds'][part]:>10.2f}" for part in PARTS)
-        lines.append(f"{names[name]:<14}{cells}{side['step_tokens_per_second']:>10.0f}{side['peak_mib']:>10.0f}")
+        cells = "".join(f"{side['seconds'][part]:>10.2f}" for part in columns)
+        lines.append(f"{names[name]:<30}{cells}{side['step_tokens_per_second']:>10.0f}{side['peak_mib']:>10.0f}")
     least, rates = report["floors"], report["rates"]
     speed = f"{rates['flops'] / 1e9:.0f} GFLOP/s in bfloat16, {rates['bandwidth'] / 1e9:.1f} GB/s"
     lines.append(f"floors at {speed}: " + ", ".join(f"{part} {seconds:.2f} s" for part, seconds in least.items()))

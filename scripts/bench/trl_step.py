@@ -61,7 +61,8 @@ class Report(TrainerCallback):
         assert self.trainer is not None
         step, parts = time.perf_counter() - self.started, self.trainer.parts
         update = step - parts["generate"] - parts["score"]
-        print(json.dumps({**parts, "update": update, "sync": 0.0, "step": step}), file=self.answers, flush=True)
+        parts |= {"update": update, "sync": 0.0, "probe": 0.0, "step": step}
+        print(json.dumps(parts), file=self.answers, flush=True)
 
 
 def main() -> None:

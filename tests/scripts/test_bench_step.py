@@ -20,7 +20,7 @@ def side(*steps: dict[str, float], peak_mib: float) -> dict:
 
 
 def one_step(seconds: float) -> dict[str, float]:
-    times = {"generate": seconds / 2, "score": 0.0, "update": seconds / 2, "sync": 0.0, "step": seconds}
+    times = {"generate": seconds / 2, "score": 0.0, "update": seconds / 2, "sync": 0.0, "probe": 0.0, "step": seconds}
     return {**times, "prompt_tokens": 600, "new_tokens": 400}
 
 
@@ -28,6 +28,7 @@ def test_a_side_reports_medians_and_tokens_per_second() -> None:
     result = side(one_step(4.0), one_step(40.0), one_step(2.0), peak_mib=100.0)
     assert result["seconds"]["step"] == 4.0
     assert result["seconds"]["update"] == 2.0
+    assert result["seconds"]["other"] == 0.0
     assert result["generate_tokens_per_second"] == 200.0
     assert result["step_tokens_per_second"] == 100.0
 
@@ -35,6 +36,11 @@ def test_a_side_reports_medians_and_tokens_per_second() -> None:
 def test_ratios_are_trls_over_ours() -> None:
     sides = {"vllm": side(one_step(2.0), peak_mib=100.0), "trl": side(one_step(9.0), peak_mib=400.0)}
     assert STEP["ratios"](sides) == {"ratio_trl_time": 4.5, "ratio_trl_memory": 4.0}
+
+
+def test_ratios_of_sharing_prompts_are_without_over_with() -> None:
+    sides = {"vllm": side(one_step(2.0), peak_mib=1.0), "vllm-unshared": side(one_step(5.0), peak_mib=1.0)}
+    assert STEP["ratios"](sides) == {"ratio_unshared_time": 2.5, "ratio_unshared_update": 2.5}
 
 
 def test_no_ratio_without_trl() -> None:
