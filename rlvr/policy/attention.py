@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from rlvr.errors import ModelError
+from rlvr.policy.cpu_attention import CpuAttention
 from rlvr.policy.layout import Layout
 
 NAME = "rlvr_packed"
@@ -56,6 +57,9 @@ def packed_attention(
         )
     if query.is_cuda and _flash_takes(query):
         return _flash(query, key, value, layout, scaling), None
+    if query.device.type == "cpu" and query.shape[-1] == value.shape[-1]:
+        output = CpuAttention.apply(query, key, value, layout, scaling)  # type: ignore[no-untyped-call]
+        return output.transpose(1, 2).to(query.dtype), None
     return _by_shape(query, key, value, layout, scaling), None
 
 
@@ -68,8 +72,7 @@ def register() -> None:
 
 def _by_shape(query: Tensor, key: Tensor, value: Tensor, layout: Layout, scaling: float | None) -> Tensor:
     """SDPA once for all segments of one shape: many short ones would cost more in calls than in arithmetic."""
-    # The CPU kernel is slower in bfloat16 than in float32, above all its backward.
-    q, k, v = (x[0].float() for x in (query, key, value))
+    q, k, v = (x[0].to(torch.promote_types(x.dtype, torch.float32)) for x in (query, key, value))
     outputs = []
     for stack in layout.stacks:
         rows_q, rows_k, rows_v = (

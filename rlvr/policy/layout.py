@@ -9,8 +9,9 @@ Shape legend: T tokens of the batch in N rows, S tokens computed in M segments, 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -27,6 +28,20 @@ class Stack:
     """[num_segments * queries of one] int64: computed tokens."""
     keys: Tensor
     """[num_segments * keys of one] int64: computed tokens."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """Segments of one number of queries, one after the other."""
+
+    start: int
+    num_segments: int
+    length: int
+
+    def stack(self, tokens: Tensor) -> Tensor:
+        """[1, H, S, ...] -> a view [num_segments, H, length, ...]."""
+        part = tokens[0, :, self.start : self.start + self.num_segments * self.length]
+        return part.unflatten(1, (self.num_segments, self.length)).transpose(0, 1)
 
 
 @dataclass(frozen=True)
@@ -48,6 +63,35 @@ class Layout:
     def longest(self) -> tuple[int, int]:
         """Most queries and most keys of a segment."""
         return int(self.query_starts.diff().max()), int(self.key_starts.diff().max())
+
+    @cached_property
+    def runs(self) -> list[Run]:
+        """Every segment once."""
+        found: list[Run] = []
+        starts = self.query_starts.tolist()
+        for start, end in pairwise(starts):
+            last = found[-1] if found else None
+            if last is not None and last.length == end - start:
+                found[-1] = replace(last, num_segments=last.num_segments + 1)
+            else:
+                found.append(Run(start, 1, end - start))
+        return found
+
+    @cached_property
+    def shared(self) -> list[tuple[slice, slice]]:
+        """Queries one after the other, and the computed tokens of the shared beginning that all of them attend to."""
+        found: list[tuple[slice, slice]] = []
+        queries, keys = pairwise(self.query_starts.tolist()), pairwise(self.key_starts.tolist())
+        for (start, end), (key_start, key_end) in zip(queries, keys, strict=True):
+            length = key_end - key_start - (end - start)
+            if not length:
+                continue
+            first = int(self.key_index[key_start])
+            beginning = slice(first, first + length)
+            if found and found[-1] == (slice(found[-1][0].start, start), beginning):
+                start = found.pop()[0].start
+            found.append((slice(start, end), beginning))
+        return found
 
     @cached_property
     def stacks(self) -> list[Stack]:

@@ -16,7 +16,7 @@ from rlvr.observe.console import Console
 from rlvr.observe.metrics import Clock
 from rlvr.records import Group
 
-TOKENS_PER_MICROBATCH = 1280  # on the CPU as fast as larger ones, with less memory
+TOKENS_PER_MICROBATCH = 1536  # on the CPU as fast as larger ones, with less memory
 PARTS = ("generate", "score", "update", "sync", "probe", "step")
 
 

@@ -1,3 +1,5 @@
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor
@@ -11,6 +13,7 @@ from rlvr.policy.model import prepare
 
 from .examples import VOCABULARY, tiny_llama
 
+Attention = Callable[[Tensor, Tensor, Tensor, Layout, float | None], Tensor]
 LENGTHS = (5, 1, 12, 12, 30, 2)
 
 
@@ -75,11 +78,11 @@ def test_rows_longer_than_a_sliding_window_are_refused() -> None:
 HEAD_COUNTS = pytest.mark.parametrize(("heads", "kv_heads"), [(4, 4), (4, 2), (6, 1)])
 
 
-def shared_layout(device: str = "cpu") -> Layout:
+def shared_layout(device: str = "cpu", order: tuple[int, ...] = (0, 1, 2, 3, 4, 5)) -> Layout:
     """Two groups with shared beginnings, which have fewer queries than keys after them, and a row of its own."""
     rows = [([1] * 5, [2] * length) for length in (1, 4, 9)] + [([3, 4], [5] * 7)] * 2 + [([6] * 8, [7])]
-    batch = pack(rows)
-    batch.group_ids = torch.tensor([0, 0, 0, 1, 1, 2])
+    batch = pack([rows[number] for number in order])
+    batch.group_ids = torch.tensor([0, 0, 0, 1, 1, 2])[list(order)]
     found = layout(batch.sharing().to(device))
     assert not found.query_starts.equal(found.key_starts)
     return found
@@ -124,10 +127,12 @@ def documented_varlen_attn(
     return torch.cat(outputs)
 
 
-def assert_flash_is_by_shape(segments: Layout, inputs: list[Tensor], scaling: float | None, tolerance: float) -> None:
+def assert_is_by_shape(
+    attention: Attention, segments: Layout, inputs: list[Tensor], scaling: float | None, tolerance: float
+) -> None:
     """Forward and backward."""
     results = []
-    for attend in (_flash, _by_shape):
+    for attend in (attention, _by_shape):
         leaves = [x.detach().requires_grad_() for x in inputs]
         output = attend(*leaves, segments, scaling)
         up = torch.randn(output.shape, generator=torch.Generator().manual_seed(3)).to(output)
@@ -144,7 +149,32 @@ def test_flash_asks_for_the_same_attention(
 ) -> None:
     monkeypatch.setattr(varlen, "varlen_attn", documented_varlen_attn)
     segments = shared_layout()
-    assert_flash_is_by_shape(segments, drawn(segments, heads, kv_heads, 8), scaling, 1e-5)
+    assert_is_by_shape(_flash, segments, drawn(segments, heads, kv_heads, 8), scaling, 1e-5)
+
+
+@HEAD_COUNTS
+@pytest.mark.parametrize("scaling", [None, 0.3])
+@pytest.mark.parametrize("order", [(0, 1, 2, 3, 4, 5), (3, 0, 5, 1, 4, 2)])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-5)])
+def test_the_cpu_in_two_parts_is_attention_by_shape(
+    heads: int, kv_heads: int, scaling: float | None, order: tuple[int, ...], dtype: torch.dtype, tolerance: float
+) -> None:
+    def attend(query: Tensor, key: Tensor, value: Tensor, segments: Layout, scaling: float | None) -> Tensor:
+        return packed_attention(torch.nn.Identity(), query, key, value, None, layout=segments, scaling=scaling)[0]
+
+    segments = shared_layout(order=order)
+    assert segments.shared
+    inputs = [x.to(dtype) for x in drawn(segments, heads, kv_heads, 8)]
+    assert_is_by_shape(attend, segments, inputs, scaling, tolerance)
+
+
+def test_values_narrower_than_keys_are_attended_to() -> None:
+    segments = shared_layout()
+    query, key, value = drawn(segments, 4, 4, 8)
+    narrow, whole = (
+        packed_attention(torch.nn.Identity(), query, key, x, None, layout=segments)[0] for x in (value[..., :4], value)
+    )
+    torch.testing.assert_close(narrow, whole[..., :4], rtol=1e-5, atol=1e-5)
 
 
 @HEAD_COUNTS
@@ -166,7 +196,7 @@ def test_the_installed_torch_takes_flashs_arguments_and_has_a_backward(heads: in
 def test_on_a_gpu_flash_is_attention_by_shape(heads: int, kv_heads: int, scaling: float | None) -> None:
     segments = shared_layout("cuda")
     inputs = [x.to("cuda", torch.bfloat16) for x in drawn(segments, heads, kv_heads, 64)]
-    assert_flash_is_by_shape(segments, inputs, scaling, 3e-2)
+    assert_is_by_shape(_flash, segments, inputs, scaling, 3e-2)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
