@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 from rlvr.commands.compose import YamlSource, compose
 from rlvr.config import ModelConfig, TrainConfig, train_config
-from rlvr.errors import ConfigError, ModelError
+from rlvr.errors import ModelError
 from rlvr.objectives.needs import Needs
 
 if TYPE_CHECKING:
@@ -62,9 +62,6 @@ def main(argv: list[str]) -> int:
     arguments = parser.parse_intermixed_args(argv)
     source = YamlSource(config_dir=arguments.config_dir, config_path=arguments.config_path)
     config = train_config(compose(arguments.overrides, source).values)
-    if config.lora.rank:
-        mend = "adapters are not counted; with lora.rank=0 the plan is of training all weights, which takes more"
-        raise ConfigError("lora.rank", config.lora.rank, mend)
     with tempfile.TemporaryDirectory() as folder:
         config, lengths = inputs(config, Path(folder), arguments.prompt_tokens)
         print("\n".join(table(rows(config, lengths, resident_bytes()))))
@@ -138,34 +135,41 @@ def _libraries(found: Iterable[Row], process: str) -> float:
 def _training(config: TrainConfig, prompt_lengths: Sequence[int], device: Place) -> Iterator[Row]:
     from rlvr.policy import footprint
     from rlvr.policy.memory import bytes_per_parameter
+    from rlvr.policy.model import trained_parameters
 
     options, needs = config.policy, Needs(config.objective)
     model_config = _model_config(config.model)
-    model = footprint.skeleton(model_config, options)
+    model = footprint.skeleton(model_config, options, lora=config.lora)
     kept = bytes_per_parameter(options)
     home: Place = "host" if options.optimizer.offload else device
-    num_policy = sum(parameter.numel() for parameter in model.module.parameters())
-    num_critic = 0
+    networks = {"policy": model.module}
     if needs.needs_critic and config.critic.backbone == "own":
-        num_critic = sum(parameter.numel() for parameter in model.module.base_model.parameters())
-    for name, number in (("policy", num_policy), ("critic", num_critic)):
-        if number:
-            yield Row("trainer", f"{name}: weights", number * kept.weights, place=device)
-            yield Row("trainer", f"{name}: float32 masters", number * kept.master_weights, place=home)
-            yield Row("trainer", f"{name}: AdamW's moments", number * kept.moments, place=home)
-    if needs.needs_reference:
+        networks["critic"] = model.module.base_model
+    trained = {name: sum(p.numel() for p in trained_parameters(module)) for name, module in networks.items()}
+    for name, module in networks.items():
+        number = sum(parameter.numel() for parameter in module.parameters())
+        yield Row("trainer", f"{name}: weights", number * kept.weights, place=device)
+        yield Row("trainer", f"{name}: float32 masters", trained[name] * kept.master_weights, place=home)
+        yield Row("trainer", f"{name}: AdamW's moments", trained[name] * kept.moments, place=home)
+    # The reference of a policy with adapters is the policy without them.
+    if needs.needs_reference and (config.reference.path or not config.lora.rank):
         own = config.reference
         source = ModelConfig(path=own.path, revision=own.revision) if own.path else config.model
         reference = footprint.skeleton(_model_config(source), options)
         number = sum(parameter.numel() for parameter in reference.module.parameters())
         yield Row("trainer", "reference: weights", number * kept.weights, place=device)
     # The critic's are freed before the policy's are made.
-    yield Row("trainer", "gradient sums", max(num_policy, num_critic) * kept.gradients, "update", home)
+    yield Row("trainer", "gradient sums", max(trained.values()) * kept.gradients, "update", home)
     microbatch = footprint.largest_microbatch(
         prompt_lengths, config.rollout.group_size, config.rollout.max_new_tokens, options, config.objective.minibatches
     )
     update = footprint.update_bytes(
-        model_config, options, microbatch, entropy_grad=needs.needs_entropy, exact=needs.needs_exact_kl
+        model_config,
+        options,
+        microbatch,
+        entropy_grad=needs.needs_entropy,
+        exact=needs.needs_exact_kl,
+        lora=config.lora,
     )
     tokens = footprint.computed_tokens(microbatch)
     waiting: Place = "host" if options.offload_activations else device
@@ -194,7 +198,9 @@ def _engine(config: TrainConfig, longest_prompt: int, device: Place) -> Iterator
             yield Row("trainer", f"hf engine: {name}", number, "generate", device)
     elif device == "host":
         yield Row("vLLM process", LIBRARIES, footprint.VLLM_LIBRARIES)
-        for name, number in footprint.vllm_bytes(model, config.model, options, longest_prompt).items():
+        adapted = policy.skeleton(_model_config(config.model), config.policy, lora=config.lora).module
+        adapters = adapted.num_parameters() - model.num_parameters()
+        for name, number in footprint.vllm_bytes(model, config.model, options, longest_prompt, adapters).items():
             yield Row("vLLM process", name, number)
     elif torch.cuda.is_available():
         share = options.gpu_memory * torch.cuda.get_device_properties(0).total_memory

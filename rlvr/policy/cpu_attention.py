@@ -1,7 +1,7 @@
 """Causal attention over the segments of a layout on the CPU, in two parts that share one softmax.
 
-Each segment attends to itself, causally; the segments that follow a shared beginning attend to all of it besides, all of
-a group at once. So no key is copied and no mask is made. The parts are put together by their log-sum-exps, and
+Each segment attends to itself, causally; the segments that follow a shared beginning attend to all of it besides, those
+of a group together. So no key is copied and no mask is made. The parts are put together by their log-sum-exps, and
 backward takes each part with the log-sum-exp of the whole, as FlashAttention's backward does (Dao 2023, section 3.1).
 
 Shape legend: S computed tokens, H query heads, K key/value heads, D head dimension, L queries of a segment.
@@ -49,13 +49,12 @@ class CpuAttention(torch.autograd.Function):
         q, k, v = _working(query, key, value)
         grads = tuple(torch.empty_like(x) for x in (q, k, v))
         for run in ctx.layout.runs:
-            arguments = map(run.stack, (grad, q, k, v, output, normalizers))
-            for whole, part in zip(grads, flash_backward(*arguments, 0.0, True, scale=ctx.scaling), strict=True):
+            parts = flash_backward(*map(run.stack, (grad, q, k, v, output, normalizers)), 0.0, True, scale=ctx.scaling)
+            for whole, part in zip(grads, parts, strict=True):
                 run.stack(whole).copy_(part)
         for queries, keys in ctx.layout.shared:
-            of = (queries, queries, keys, keys, queries, queries)
-            arguments = (x[:, :, some] for x, some in zip((grad, q, k, v, output, normalizers), of, strict=True))
-            parts = flash_backward(*arguments, 0.0, False, scale=ctx.scaling)
+            of = ((grad, queries), (q, queries), (k, keys), (v, keys), (output, queries), (normalizers, queries))
+            parts = flash_backward(*(x[:, :, some] for x, some in of), 0.0, False, scale=ctx.scaling)
             for whole, part, some in zip(grads, parts, (queries, keys, keys), strict=True):
                 whole[:, :, some].add_(part)
         dtypes = (query.dtype, key.dtype, value.dtype)

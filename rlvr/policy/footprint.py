@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -22,14 +22,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from rlvr.batch import Batch, pack
-from rlvr.config import PolicyConfig
+from rlvr.config import LoraConfig, PolicyConfig
 from rlvr.errors import ModelError
+from rlvr.lora import add_adapters
 from rlvr.policy.activations import enable_checkpointing
 from rlvr.policy.exact_kl import exact_kl
 from rlvr.policy.layout import layout
 from rlvr.policy.logprobs import token_logprobs
 from rlvr.policy.microbatches import Microbatches
-from rlvr.policy.model import CausalModel, attend_packed
+from rlvr.policy.model import CausalModel, attend_packed, trained_parameters
 from rlvr.policy.optimizer import MasterAdamW
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ class UpdateBytes:
     activations: int
     """That the model's forward leaves for backward."""
     head: int
-    """[C, V] logits and log-probs, and on the CPU a float32 [V, D] copy of the head's weight; from forward to
+    """[C, V] log-probs, and on the CPU a float32 [V, D] copy of the head's weight; from forward to
     backward."""
     temporaries: int
     """The most that is alive beyond these at any time."""
@@ -104,17 +105,30 @@ class UpdateBytes:
         return self.activations + self.head + self.temporaries
 
 
-def skeleton(config: PretrainedConfig, options: PolicyConfig, fake: FakeTensorMode | None = None) -> CausalModel:
-    """The policy as `load_model` makes it, but on fake tensors; its weights are no memory that a recorder counts.
+def skeleton(
+    config: PretrainedConfig,
+    options: PolicyConfig,
+    fake: FakeTensorMode | None = None,
+    lora: LoraConfig | None = None,
+) -> CausalModel:
+    """The policy as `Policy` makes it, but on fake tensors; its weights are no memory that a recorder counts.
 
     Raises:
-        ModelError: transformers cannot build it.
+        ConfigError: it has no such layer as `lora.targets` names.
     """
     from transformers import AutoModelForCausalLM
 
-    with fake or FakeTensorMode():
+    fake = fake or FakeTensorMode()
+    with fake:
         dtype = getattr(torch, options.dtype)
         module = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="sdpa").eval()
+    if lora is not None and lora.rank:
+        add_adapters(module, lora)  # makes real ones: peft moves modules about, which fake ones do not allow
+        with fake:
+            for layer in module.modules():
+                for name, parameter in layer.named_parameters(recurse=False):
+                    if parameter.requires_grad:
+                        setattr(layer, name, nn.Parameter(torch.empty(parameter.shape, dtype=parameter.dtype)))
     attend_packed(module)
     enable_checkpointing(module, options.gradient_checkpointing)
     return CausalModel(module, getattr(config, "final_logit_softcapping", None))
@@ -149,6 +163,7 @@ def update_bytes(
     *,
     entropy_grad: bool = False,
     exact: bool = False,
+    lora: LoraConfig | None = None,
 ) -> UpdateBytes:
     """Forward and backward of one microbatch after the first, when the sums of the gradients are there.
 
@@ -156,15 +171,18 @@ def update_bytes(
         exact: with the exact KL to a reference of the policy's architecture.
     """
     recorder = Recorder()
-    model = skeleton(config, options, recorder.fake)
+    model = skeleton(config, options, recorder.fake, lora)
+    trained = trained_parameters(model.module)
     with recorder:
         optimizer = MasterAdamW(
-            model.module.parameters(), betas=(0.9, 0.999), weight_decay=0.0, max_grad_norm=1.0, state=options.optimizer
+            trained, betas=(0.9, 0.999), weight_decay=0.0, max_grad_norm=1.0, state=options.optimizer
         )
-        for parameter in model.module.parameters():
+        for parameter in trained:
             optimizer.gradient(parameter)
         before = recorder.alive
-        head = model.head(1.0, options.logprob_chunk_tokens, optimizer.gradient(model.head_weight))
+        weight = model.head_weight
+        weight_grad = optimizer.gradient(weight) if weight.requires_grad else None
+        head = model.head(1.0, options.logprob_chunk_tokens, weight_grad)
         try:
             hidden = model.hidden_states(microbatch)
         except (DataDependentOutputException, DynamicOutputShapeException) as error:

@@ -15,7 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-ROWS = 64  # of a chunk at once where something of its shape is needed beside it
+# Of a chunk at once where something of its shape is needed beside it: in plain operations, in a matrix product.
+ROWS, ROWS_OF_PRODUCT = 64, 256
 
 
 @dataclass(frozen=True)
@@ -212,7 +213,9 @@ class Gradients:
     def add_of_products(self, slope: Tensor, part: slice) -> None:
         """Takes in the gradient [C, V] by `Chunks.products`."""
         hidden, weight, total = self._chunks.hidden[part], self._chunks.head.weight, self._sum
-        self.hidden[part] = slope.to(weight.dtype) @ weight
+        num_rows = len(slope) if slope.dtype == weight.dtype else ROWS_OF_PRODUCT
+        for own, rows in zip(self.hidden[part].split(num_rows), slope.split(num_rows), strict=True):
+            own.copy_(rows.to(weight.dtype) @ weight)
         if total is None:
             return
         slope = slope.to(hidden.dtype)

@@ -47,13 +47,14 @@ def hf_bytes(config: PretrainedConfig, options: RolloutConfig, longest_prompt: i
 
 
 def vllm_bytes(
-    model: PreTrainedModel, source: ModelConfig, options: RolloutConfig, longest_prompt: int
+    model: PreTrainedModel, source: ModelConfig, options: RolloutConfig, longest_prompt: int, adapters: int = 0
 ) -> dict[str, int]:
     """Of the child process on the CPU, beside its libraries: name -> bytes.
 
     Args:
         model: of any kind of tensors; only shapes are read.
         options: with `max_num_seqs` as the run gives it to the engine.
+        adapters: their parameters, where those are handed over instead of the weights.
     """
     config: Any = model.config
     itemsize: int = getattr(torch, options.dtype).itemsize
@@ -63,8 +64,8 @@ def vllm_bytes(
     return {
         "weights": weights,
         "packed head": head if config.tie_word_embeddings else 0,
-        # The bucket, its copy, and the largest tensor as it is loaded and packed anew.
-        "hand-over": 2 * max(BUCKET_BYTES, largest) + 2 * largest,
+        # The bucket, its copy, and the largest tensor as it is loaded and packed anew; or vLLM's slot for adapters.
+        "hand-over": 3 * adapters * itemsize if adapters else 2 * max(BUCKET_BYTES, largest) + 2 * largest,
         "key/value cache": settings(options, source, longest_prompt).cache_bytes or 0,
         "prefill": CPU_PREFILL_TOKENS * (3 * config.intermediate_size + 5 * config.hidden_size) * itemsize,
         "sampler": options.max_num_seqs * config.vocab_size * (itemsize + VLLM_SAMPLER_BYTES),

@@ -78,9 +78,20 @@ def test_the_peak_follows_the_keys(folder: Path) -> None:
     assert total(critic) > plain
 
 
-def test_adapters_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["plan", "recipe=quickstart", "lora.rank=4"]) == 2
-    assert "lora.rank=4: adapters are not counted" in capsys.readouterr().err
+def test_adapters_alone_are_trained(folder: Path) -> None:
+    with_kl = ["objective.kl={placement: loss, coef: 0.1}", "rollout.engine=vllm"]
+    plain, adapted = planned(folder, *with_kl), planned(folder, *with_kl, "lora.rank=4")
+    weights = plain["trainer", "policy: weights"].num_bytes
+    adapters = adapted["trainer", "policy: weights"].num_bytes - weights
+    assert 0 < adapters < weights / 10
+    assert adapted["trainer", "policy: AdamW's moments"].num_bytes == 4 * adapters
+    assert adapted["trainer", "gradient sums"].num_bytes == 2 * adapters
+    assert ("trainer", "reference: weights") in plain
+    assert ("trainer", "reference: weights") not in adapted
+    if not torch.cuda.is_available():
+        assert adapted["vLLM process", "weights"] == plain["vLLM process", "weights"]
+        assert adapted["vLLM process", "hand-over"].num_bytes == 3 * adapters
+    assert total(adapted) < total(plain)
 
 
 def test_vllm_is_a_process_with_weights_of_its_own(folder: Path) -> None:

@@ -12,10 +12,11 @@ from torch.utils._pytree import tree_leaves
 from transformers import AutoConfig
 
 from rlvr.batch import Batch
-from rlvr.config import ModelConfig, OptimizerConfig, PolicyConfig
+from rlvr.config import LoraConfig, ModelConfig, OptimizerConfig, PolicyConfig
+from rlvr.lora import add_adapters
 from rlvr.policy.footprint import computed_tokens, largest_microbatch, skeleton, update_bytes
 from rlvr.policy.logprobs import token_logprobs
-from rlvr.policy.model import load_model
+from rlvr.policy.model import load_model, trained_parameters
 from rlvr.policy.optimizer import MasterAdamW
 
 from .examples import write_tiny_llama
@@ -54,17 +55,18 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> str:
     return write_tiny_llama(Path(tmp_path_factory.mktemp("model")))
 
 
-def measured(path: str, options: PolicyConfig, microbatch: Batch) -> tuple[int, int, int]:
+def measured(path: str, options: PolicyConfig, microbatch: Batch, lora: LoraConfig) -> tuple[int, int, int]:
     """Activations, head and temporaries of the second of two updates with real weights."""
     dtype = getattr(torch, options.dtype)
     model = load_model(ModelConfig(path=path), dtype, "cpu", checkpointing=options.gradient_checkpointing)
-    optimizer = MasterAdamW(
-        model.module.parameters(), betas=(0.9, 0.999), weight_decay=0.0, max_grad_norm=1.0, state=options.optimizer
-    )
-    for parameter in model.module.parameters():
+    add_adapters(model.module, lora)
+    trained = trained_parameters(model.module)
+    optimizer = MasterAdamW(trained, betas=(0.9, 0.999), weight_decay=0.0, max_grad_norm=1.0, state=options.optimizer)
+    for parameter in trained:
         optimizer.gradient(parameter)
     with Real() as real:
-        head = model.head(1.0, options.logprob_chunk_tokens, optimizer.gradient(model.head_weight))
+        weight_grad = None if lora.rank else optimizer.gradient(model.head_weight)
+        head = model.head(1.0, options.logprob_chunk_tokens, weight_grad)
         hidden = model.hidden_states(microbatch)
         activations = real.alive
         logprobs, entropy = token_logprobs(hidden, head, microbatch.token_ids, microbatch.loss_mask)
@@ -90,10 +92,11 @@ def measured(path: str, options: PolicyConfig, microbatch: Batch) -> tuple[int, 
     ],
     ids=str,
 )
-def test_the_recorded_bytes_are_those_of_real_tensors(path: str, options: PolicyConfig) -> None:
-    microbatch = largest_microbatch(LENGTHS, 4, 30, options)
-    said = update_bytes(AutoConfig.from_pretrained(path), options, microbatch)
-    real = measured(path, options, microbatch)
+@pytest.mark.parametrize("rank", [0, 4])
+def test_the_recorded_bytes_are_those_of_real_tensors(path: str, options: PolicyConfig, rank: int) -> None:
+    microbatch, lora = largest_microbatch(LENGTHS, 4, 30, options), LoraConfig(rank=rank)
+    said = update_bytes(AutoConfig.from_pretrained(path), options, microbatch, lora=lora)
+    real = measured(path, options, microbatch, lora)
     assert (said.activations, said.head, said.total) == pytest.approx((*real[:2], sum(real)), rel=0.01)
 
 
