@@ -72,7 +72,6 @@ def bare(args: argparse.Namespace, prompts: list[list[int]], workload: Workload)
 def own(args: argparse.Namespace, prompts: list[list[int]], workload: Workload) -> Sampler:
     """rlvr's engine, with the weights handed over before every batch."""
     import torch
-    from rlvr_step import never_end
 
     from rlvr.config import ModelConfig, RolloutConfig
     from rlvr.policy.model import load_model, load_tokenizer
@@ -84,7 +83,7 @@ def own(args: argparse.Namespace, prompts: list[list[int]], workload: Workload) 
         engine="vllm", max_new_tokens=workload.new_tokens, max_num_seqs=workload.prompts_per_step * size
     )
     tokenizer = load_tokenizer(config)
-    never_end(tokenizer)
+    tokenizer.eos_token_id = max(tokenizer.added_tokens_decoder)  # no model means to write it: full length
     engine = VllmEngine(settings(options, config, max(map(len, prompts))), tokenizer)
     model = load_model(config, torch.bfloat16, "cpu").module
 

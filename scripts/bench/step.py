@@ -47,6 +47,7 @@ NAMES = {
     "hf-unshared": "rlvr, hf, prompts not shared",
 }
 MIB = 2**20
+MISSING = 0.005  # of the tokens: at temperature 1 a completion may end early by chance
 STEPS_PER_TURN = 2  # the first is not counted: it fills caches and makes the optimizer's state
 
 
@@ -114,7 +115,7 @@ class Side:
                 f"{log.read_text()[-4000:]}\nstep: {self.name} ended with exit code {process.returncode}; see above"
             )
         for line in map(json.loads, lines):
-            if line["new_tokens"] != self.new_tokens:
+            if not (1 - MISSING) * self.new_tokens <= line["new_tokens"] <= self.new_tokens:
                 sys.exit(f"step: {self.name} sampled {line['new_tokens']} tokens, not {self.new_tokens}")
         self.steps.append(json.loads(lines[-1]))
         return self.steps[-1]
