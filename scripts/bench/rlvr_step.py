@@ -16,7 +16,7 @@ from rlvr.observe.console import Console
 from rlvr.observe.metrics import Clock
 from rlvr.records import Group
 
-TOKENS_PER_MICROBATCH = 1536  # on the CPU as fast as larger ones, with less memory
+TOKENS_PER_MICROBATCH = 1536  # on the CPU as fast as larger ones, with less memory; one chunk of logits each
 PARTS = ("generate", "score", "update", "sync", "probe", "step")
 
 
@@ -81,6 +81,7 @@ def configuration(
             "policy": {
                 "prompts_per_step": prompts_per_step,
                 "tokens_per_microbatch": TOKENS_PER_MICROBATCH,
+                "logprob_chunk_tokens": TOKENS_PER_MICROBATCH,
                 "share_prompts": share_prompts,
             },
             "verifier": {"math": {}},
