@@ -16,6 +16,7 @@ from rlvr.errors import ModelError
 from rlvr.objectives.needs import Needs
 
 if TYPE_CHECKING:
+    from torch import nn
     from transformers import PretrainedConfig
 
 USAGE = "rlvr plan recipe=NAME [key=value ...] [--prompt-tokens N] [--config-dir DIR] [--config-path RUN]"
@@ -142,7 +143,7 @@ def _training(config: TrainConfig, prompt_lengths: Sequence[int], device: Place)
     model = footprint.skeleton(model_config, options, lora=config.lora)
     kept = bytes_per_parameter(options)
     home: Place = "host" if options.optimizer.offload else device
-    networks = {"policy": model.module}
+    networks: dict[str, nn.Module] = {"policy": model.module}
     if needs.needs_critic and config.critic.backbone == "own":
         networks["critic"] = model.module.base_model
     trained = {name: sum(p.numel() for p in trained_parameters(module)) for name, module in networks.items()}

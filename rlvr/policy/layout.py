@@ -41,7 +41,8 @@ class Run:
     def stack(self, tokens: Tensor) -> Tensor:
         """[1, H, S, ...] -> a view [num_segments, H, length, ...]."""
         part = tokens[0, :, self.start : self.start + self.num_segments * self.length]
-        return part.unflatten(1, (self.num_segments, self.length)).transpose(0, 1)
+        rows: Tensor = part.unflatten(1, (self.num_segments, self.length))
+        return rows.transpose(0, 1)
 
 
 @dataclass(frozen=True)
