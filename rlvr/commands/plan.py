@@ -200,8 +200,10 @@ def _engine(config: TrainConfig, longest_prompt: int, device: Place) -> Iterator
             yield Row("trainer", f"hf engine: {name}", number, "generate", device)
     elif device == "host":
         yield Row("vLLM process", LIBRARIES, footprint.VLLM_LIBRARIES)
-        adapted = policy.skeleton(_model_config(config.model), config.policy, lora=config.lora).module
-        adapters = adapted.num_parameters() - model.num_parameters()
+        adapters = 0
+        if config.lora.rank:
+            adapted = policy.skeleton(_model_config(config.model), config.policy, lora=config.lora).module
+            adapters = adapted.num_parameters() - model.num_parameters()
         for name, number in footprint.vllm_bytes(model, config.model, options, longest_prompt, adapters).items():
             yield Row("vLLM process", name, number)
     elif torch.cuda.is_available():

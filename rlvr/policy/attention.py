@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from rlvr.errors import ModelError
-from rlvr.policy.cpu_attention import CpuAttention
+from rlvr.policy.cpu_attention import CpuAttention, in_working_precision
 from rlvr.policy.layout import Layout
 
 NAME = "rlvr_packed"
@@ -72,7 +72,7 @@ def register() -> None:
 
 def _by_shape(query: Tensor, key: Tensor, value: Tensor, layout: Layout, scaling: float | None) -> Tensor:
     """SDPA once for all segments of one shape: many short ones would cost more in calls than in arithmetic."""
-    q, k, v = (x[0].to(torch.promote_types(x.dtype, torch.float32)) for x in (query, key, value))
+    q, k, v = in_working_precision(query[0], key[0], value[0])
     outputs = []
     for stack in layout.stacks:
         rows_q, rows_k, rows_v = (

@@ -26,7 +26,7 @@ class CpuAttention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, layout: Layout, scaling: float | None) -> Tensor:
         """query [1, H, S, D], key and value [1, K, S, D] -> [1, H, S, D], of the working precision."""
-        q, k, v = _working(query, key, value)
+        q, k, v = in_working_precision(query, key, value)
         output = torch.empty_like(q.transpose(1, 2), memory_format=torch.contiguous_format).transpose(1, 2)
         normalizers = q.new_empty(q.shape[:-1])  # [1, H, S]
         for run in layout.runs:
@@ -46,7 +46,7 @@ class CpuAttention(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, output, normalizers = ctx.saved_tensors
-        q, k, v = _working(query, key, value)
+        q, k, v = in_working_precision(query, key, value)
         grads = tuple(torch.empty_like(x) for x in (q, k, v))
         for run in ctx.layout.runs:
             parts = flash_backward(*map(run.stack, (grad, q, k, v, output, normalizers)), 0.0, True, scale=ctx.scaling)
@@ -61,5 +61,6 @@ class CpuAttention(torch.autograd.Function):
         return *(x.to(dtype) for x, dtype in zip(grads, dtypes, strict=True)), None, None
 
 
-def _working(*tensors: Tensor) -> list[Tensor]:
+def in_working_precision(*tensors: Tensor) -> list[Tensor]:
+    """The tensors as float32; float64 ones as they are."""
     return [tensor.to(torch.promote_types(tensor.dtype, torch.float32)) for tensor in tensors]
