@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from rlvr.errors import ModelError
-from rlvr.policy.cpu_attention import CpuAttention, in_working_precision
+from rlvr.policy.cpu_attention import CpuAttention
 from rlvr.policy.layout import Layout
+from rlvr.policy.precision import working_dtype
 
 NAME = "rlvr_packed"
 
@@ -58,8 +59,7 @@ def packed_attention(
     if query.is_cuda and _flash_takes(query):
         return _flash(query, key, value, layout, scaling), None
     if query.device.type == "cpu" and query.shape[-1] == value.shape[-1]:
-        output = CpuAttention.apply(query, key, value, layout, scaling)  # type: ignore[no-untyped-call]
-        return output.transpose(1, 2).to(query.dtype), None
+        return CpuAttention.apply(query, key, value, layout, scaling), None  # type: ignore[no-untyped-call]
     return _by_shape(query, key, value, layout, scaling), None
 
 
@@ -72,7 +72,7 @@ def register() -> None:
 
 def _by_shape(query: Tensor, key: Tensor, value: Tensor, layout: Layout, scaling: float | None) -> Tensor:
     """SDPA once for all segments of one shape: many short ones would cost more in calls than in arithmetic."""
-    q, k, v = in_working_precision(query[0], key[0], value[0])
+    q, k, v = (x[0].to(working_dtype(x.dtype)) for x in (query, key, value))
     outputs = []
     for stack in layout.stacks:
         rows_q, rows_k, rows_v = (

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rlvr.policy.logprobs import Chunks, Gradients, Head, exact_products
+from rlvr.policy.logprobs import Chunks, Gradients, Head
+from rlvr.policy.precision import exact_products
 
 
 def exact_kl(hidden: Tensor, head: Head, ref_hidden: Tensor, ref_head: Head, wanted: Tensor) -> Tensor:

@@ -11,12 +11,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 import torch
 from torch import Tensor
 
 from rlvr.batch import Batch
+
+BLOCK = 128  # tokens that attend to themselves at once: almost half of their scores are for nothing
 
 
 @dataclass(frozen=True)
@@ -31,18 +33,30 @@ class Stack:
 
 
 @dataclass(frozen=True)
-class Run:
-    """Segments of one number of queries, one after the other."""
+class Spans:
+    """Stretches of computed tokens, all of one length and evenly apart."""
 
     start: int
-    num_segments: int
+    num: int
+    step: int
+    """From the start of one to that of the next."""
     length: int
 
-    def stack(self, tokens: Tensor) -> Tensor:
-        """[1, H, S, ...] -> a view [num_segments, H, length, ...]."""
-        part = tokens[0, :, self.start : self.start + self.num_segments * self.length]
-        rows: Tensor = part.unflatten(1, (self.num_segments, self.length))
-        return rows.transpose(0, 1)
+    def of(self, tokens: Tensor) -> Tensor:
+        """[1, H, S, ...] -> a view [num, H, length, ...]."""
+        covered = tokens[0, :, self.start : self.start + (self.num - 1) * self.step + self.length]
+        view: Tensor = covered.unfold(1, self.length, self.step).movedim(-1, 2).transpose(0, 1)
+        return view
+
+
+@dataclass(frozen=True)
+class Part:
+    """Attention of some queries to some of their keys, stretch by stretch."""
+
+    queries: Spans
+    keys: Spans
+    causal: bool
+    """Each query sees the keys up to its own; else all."""
 
 
 @dataclass(frozen=True)
@@ -66,32 +80,38 @@ class Layout:
         return int(self.query_starts.diff().max()), int(self.key_starts.diff().max())
 
     @cached_property
-    def runs(self) -> list[Run]:
-        """Every segment once."""
-        found: list[Run] = []
-        starts = self.query_starts.tolist()
-        for start, end in pairwise(starts):
-            last = found[-1] if found else None
-            if last is not None and last.length == end - start:
-                found[-1] = replace(last, num_segments=last.num_segments + 1)
-            else:
-                found.append(Run(start, 1, end - start))
-        return found
+    def parts(self) -> list[Part]:
+        """All attention: first the causal parts, in which each token stands once; then what its query sees besides."""
+        return self._within_segments() + self._to_shared()
 
-    @cached_property
-    def shared(self) -> list[tuple[slice, slice]]:
-        """Queries one after the other, and the computed tokens of the shared beginning that all of them attend to."""
-        found: list[tuple[slice, slice]] = []
+    def _within_segments(self) -> list[Part]:
+        """Those of segments of one length in a row together; long ones in blocks, each of which sees all before it."""
+        causal: list[Part] = []
+        before: list[Part] = []
+        first = 0
+        for length, same in groupby(self.query_starts.diff().tolist()):
+            num = len(list(same))
+            for start in range(0, length, BLOCK):
+                block = Spans(first + start, num, length, min(BLOCK, length - start))
+                if start:
+                    before.append(Part(block, replace(block, start=first, length=start), causal=False))
+                causal.append(Part(block, block, causal=True))
+            first += num * length
+        return causal + before
+
+    def _to_shared(self) -> list[Part]:
+        """Segments one after the other that attend to one shared beginning, together."""
+        found: list[Part] = []
         queries, keys = pairwise(self.query_starts.tolist()), pairwise(self.key_starts.tolist())
         for (start, end), (key_start, key_end) in zip(queries, keys, strict=True):
             length = key_end - key_start - (end - start)
             if not length:
                 continue
-            first = int(self.key_index[key_start])
-            beginning = slice(first, first + length)
-            if found and found[-1] == (slice(found[-1][0].start, start), beginning):
-                start = found.pop()[0].start
-            found.append((slice(start, end), beginning))
+            beginning = _stretch(int(self.key_index[key_start]), length)
+            last = found[-1] if found else None
+            if last and last.keys == beginning and last.queries.start + last.queries.length == start:
+                start = found.pop().queries.start
+            found.append(Part(_stretch(start, end - start), beginning, causal=False))
         return found
 
     @cached_property
@@ -139,6 +159,10 @@ def layout(batch: Batch) -> Layout:
         key_starts=torch.cat([prefixes, num_shared + batch.row_starts[1:]]).int(),
         key_index=torch.cat([torch.arange(num_shared, device=rows.device), places]),
     )
+
+
+def _stretch(start: int, length: int) -> Spans:
+    return Spans(start, 1, length, length)
 
 
 def _ranges(starts: Tensor, length: int) -> Tensor:

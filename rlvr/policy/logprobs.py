@@ -6,7 +6,6 @@ Shape legend: T tokens, M of them wanted, D hidden size, V vocabulary, C tokens 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib.util import find_spec
@@ -15,8 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rlvr.policy.precision import exact_products, working_dtype
+
 # Of a chunk at once where something of its shape is needed beside it: in plain operations, in a matrix product.
-ROWS, ROWS_OF_PRODUCT = 64, 256
+ROWS, ROWS_OF_PRODUCT = 64, 512
+# Of the vocabulary at once where its weights are needed in the logits' precision.
+COLUMNS = 8192
 
 
 @dataclass(frozen=True)
@@ -87,8 +90,7 @@ def _function(device: str, dtype: torch.dtype) -> type[torch.autograd.Function]:
 class ChunkedTokenLogprobs(torch.autograd.Function):
     """Chunked log-softmax; backward computes each chunk's logits again, but for the chunk that forward had last.
 
-    Largest tensors: one of [C, V], and a float32 copy of the weight when that is not float32 (CPU only). They stay from
-    forward to backward, which needs them at once.
+    Largest tensor: one of [C, V], which stays from forward to backward.
     """
 
     @staticmethod
@@ -141,10 +143,8 @@ class Chunks:
     """The logits of one chunk after the other, in buffers that are used again and again."""
 
     def __init__(self, hidden: Tensor, weight: Tensor, head: Head) -> None:
-        dtype = torch.float64 if hidden.dtype == torch.float64 else torch.float32
-        self.head = head
-        # CUDA multiplies bfloat16 with a float32 result; the CPU build of torch does so only for float32 arguments.
-        self.hidden, self.weight = (hidden, weight) if hidden.is_cuda else (hidden.to(dtype), weight.to(dtype))
+        dtype = working_dtype(hidden.dtype)
+        self.head, self.hidden, self.weight = head, hidden, weight
         self.num_tokens = len(hidden)
         shape = (min(head.chunk_tokens, self.num_tokens), len(weight))
         self.work = torch.empty(shape, dtype=dtype, device=hidden.device)
@@ -162,11 +162,17 @@ class Chunks:
 
     def products(self, part: slice) -> Tensor:
         """[C, V] hidden states times weight, in `work`: the logits before soft-cap and temperature."""
-        hidden = self.hidden[part]
+        hidden, weight = self.hidden[part], self.weight
         products = self.work[: len(hidden)]
         if hidden.dtype == products.dtype:
-            return torch.mm(hidden, self.weight.t(), out=products)
-        return torch.mm(hidden, self.weight.t(), out_dtype=products.dtype, out=products)
+            return torch.mm(hidden, weight.t(), out=products)
+        if hidden.is_cuda:
+            return torch.mm(hidden, weight.t(), out_dtype=products.dtype, out=products)
+        # The CPU build of torch has float32 results for float32 arguments only.
+        hidden = hidden.to(products.dtype)
+        for some, own in zip(weight.split(COLUMNS), products.split(COLUMNS, dim=1), strict=True):
+            torch.mm(hidden, some.to(hidden.dtype).t(), out=own)
+        return products
 
     def logprobs(self, part: slice) -> Tensor:
         """[C, V] log-probs of the chunk, in `work`."""
@@ -212,38 +218,23 @@ class Gradients:
 
     def add_of_products(self, slope: Tensor, part: slice) -> None:
         """Takes in the gradient [C, V] by `Chunks.products`."""
-        hidden, weight, total = self._chunks.hidden[part], self._chunks.head.weight, self._sum
+        weight, total = self._chunks.weight, self._sum
         num_rows = len(slope) if slope.dtype == weight.dtype else ROWS_OF_PRODUCT
-        for own, rows in zip(self.hidden[part].split(num_rows), slope.split(num_rows), strict=True):
-            own.copy_(rows.to(weight.dtype) @ weight)
-        if total is None:
-            return
-        slope = slope.to(hidden.dtype)
-        if hidden.dtype == total.dtype:
-            total.addmm_(slope.t(), hidden)
-        else:
-            torch.addmm(total, slope.t(), hidden, out_dtype=total.dtype, out=total)
+        rows = (x.split(num_rows) for x in (slope, self._chunks.hidden[part], self.hidden[part]))
+        for some, hidden, own in zip(*rows, strict=True):
+            some = some.to(weight.dtype)
+            torch.mm(some, weight, out=own)
+            if total is None:
+                continue
+            if hidden.dtype == total.dtype:
+                total.addmm_(some.t(), hidden)
+            elif hidden.is_cuda:
+                torch.addmm(total, some.t(), hidden, out_dtype=total.dtype, out=total)
+            else:
+                total.add_(some.t() @ hidden)
 
     @property
     def weight(self) -> Tensor | None:
         """[V, D], summed in float32, for autograd; None where `Head.weight_grad` took it, and of a frozen head."""
         head = self._chunks.head
         return None if self._sum is None or head.weight_grad is not None else self._sum.to(head.weight.dtype)
-
-
-@contextmanager
-def exact_products(weight: Tensor) -> Iterator[None]:
-    """Lets the CPU multiply float32 copies of bfloat16 numbers by its bfloat16 instructions, summed in float32.
-
-    The logits lose nothing, for the copies convert back exactly, and take half the time where the CPU has them.
-    """
-    if weight.is_cuda or weight.dtype != torch.bfloat16:
-        yield
-        return
-    matmul = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
-    before = matmul.fp32_precision
-    matmul.fp32_precision = "bf16"
-    try:
-        yield
-    finally:
-        matmul.fp32_precision = before

@@ -19,6 +19,7 @@ from rlvr.errors import ModelError
 from rlvr.lora import without_adapters
 from rlvr.policy import attention
 from rlvr.policy.activations import ActivationOffload, Checkpointing, enable_checkpointing
+from rlvr.policy.layers import keep_inputs_only
 from rlvr.policy.layout import layout
 from rlvr.policy.logprobs import Head, token_logprobs
 
@@ -166,12 +167,13 @@ def prepare(
 
 
 def attend_packed(module: PreTrainedModel) -> None:
-    """Gives the module `packed_attention` and takes its dropout away."""
+    """Gives the module `packed_attention` and layers that keep less for backward; takes its dropout away."""
     for part in module.modules():
         if isinstance(part, nn.Dropout):
             part.p = 0.0
     attention.register()
     module.set_attn_implementation(attention.NAME)
+    keep_inputs_only(module)
 
 
 def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:

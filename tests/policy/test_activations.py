@@ -94,7 +94,7 @@ def test_checkpointing_keeps_less_and_selective_repeats_no_costly_operation(path
     for kind in ("none", "selective", "full"):
         kept[kind], counts[kind] = watched(load(path, torch.float32, checkpointing=kind))
     assert kept["full"] < 0.3 * kept["none"]
-    assert kept["full"] < kept["selective"] < 0.7 * kept["none"]
+    assert kept["full"] < kept["selective"] < 0.85 * kept["none"]
     assert counts["none"].keys() > {"aten::mm"}  # and a kind of attention
     assert counts["selective"] == counts["none"]
     assert all(counts["full"][name] > number for name, number in counts["none"].items())

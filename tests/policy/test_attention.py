@@ -163,7 +163,6 @@ def test_the_cpu_in_two_parts_is_attention_by_shape(
         return packed_attention(torch.nn.Identity(), query, key, value, None, layout=segments, scaling=scaling)[0]
 
     segments = shared_layout(order=order)
-    assert segments.shared
     inputs = [x.to(dtype) for x in drawn(segments, heads, kv_heads, 8)]
     assert_is_by_shape(attend, segments, inputs, scaling, tolerance)
 

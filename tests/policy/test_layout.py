@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+from unittest.mock import patch
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -56,6 +59,32 @@ def test_a_computed_token_stands_for_equal_tokens_after_equal_beginnings(groups,
         of = batch.shared_lengths[batch.group_ids == group]
         expected += int(of[0]) * (len(of) - 1)
     assert num_saved == expected
+
+
+@given(groups, st.integers(1, 4), st.randoms())
+def test_parts_are_each_query_with_each_of_its_keys_once(groups, block, random) -> None:
+    order = list(range(sum(len(rows) for _, rows in groups)))
+    random.shuffle(order)
+    found = layout(batch_of(groups, order).sharing())
+    size = len(found.tokens)
+    wanted = torch.zeros(size, size, dtype=torch.int64)
+    for number, (start, end) in enumerate(pairwise(found.query_starts.tolist())):
+        keys = found.key_index[found.key_starts[number] : found.key_starts[number + 1]]
+        for query in range(start, end):
+            wanted[query, keys[: len(keys) - (end - 1 - query)]] += 1
+    seen = torch.zeros_like(wanted)
+    place = torch.arange(size)[None, None]
+    met: set[int] = set()
+    with patch("rlvr.policy.layout.BLOCK", block):
+        parts = found.parts
+    for part in parts:
+        queries, keys = part.queries.of(place)[:, 0], part.keys.of(place)[:, 0]
+        assert part.causal == (not met.intersection(queries.flatten().tolist())), "a token's causal part is its first"
+        met.update(queries.flatten().tolist())
+        for some, others in zip(queries, keys, strict=True):
+            for query in some:
+                seen[query, others[others <= query] if part.causal else others] += 1
+    assert seen.equal(wanted)
 
 
 @settings(max_examples=25)
