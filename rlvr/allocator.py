@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import mmap
+import os
+from contextlib import suppress
 
 # Numbers of glibc's malloc.h.
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
@@ -23,3 +26,23 @@ def keep_freed_memory() -> bool:
     except (AttributeError, OSError, TypeError):
         return False
     return bool(mallopt(M_MMAP_MAX, 0)) and bool(mallopt(M_TRIM_THRESHOLD, -1))
+
+
+def give_back_freed_memory() -> None:
+    """Gives what was freed, and kept, back to the kernel: for the process that works next."""
+    with suppress(AttributeError, OSError, TypeError):  # of glibc alone
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def discard(address: int, num_bytes: int) -> None:
+    """Gives the whole pages of a piece of memory back to the kernel; it stays allocated, and its values are lost.
+
+    Raises:
+        OSError: the piece is not all mapped.
+    """
+    start = -(-address // mmap.PAGESIZE) * mmap.PAGESIZE
+    length = (address + num_bytes) // mmap.PAGESIZE * mmap.PAGESIZE - start
+    libc = ctypes.CDLL(None, use_errno=True)
+    if length > 0 and libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(length), mmap.MADV_DONTNEED):
+        error = ctypes.get_errno()
+        raise OSError(error, os.strerror(error))

@@ -120,7 +120,7 @@ class RolloutConfig:
     gpu_memory: Fraction = 0.5
     """Share of the GPU's memory that vLLM may take."""
     sleep: bool = True
-    """Free the engine's GPU memory while the policy trains; ignored on CPU."""
+    """Free vLLM's memory (its cache, on a GPU also its weights) while the policy trains, and the policy's meanwhile."""
     compile: bool = False
     """Let vLLM compile and capture graphs: slower start, faster tokens."""
     handover_tolerance: Annotated[float, Field(gt=0)] | None = None

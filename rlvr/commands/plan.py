@@ -115,9 +115,13 @@ def rows(config: TrainConfig, prompt_lengths: Sequence[int], libraries: int) -> 
     found = [Row("trainer", LIBRARIES, libraries)]
     found += _training(config, prompt_lengths, "gpu" if on_gpu else "host")
     found += _engine(config, max(prompt_lengths), "gpu" if on_gpu else "host")
+    takes_turns = any(row.process != "trainer" and row.phase == "generate" for row in found)
     for process in dict.fromkeys(row.process for row in found):
         tensors = peak(row for row in found if row.process == process) - _libraries(found, process)
-        found.append(Row(process, "gaps and inner copies", HEAP_GAPS * tensors))
+        phase: Phase = "always"
+        if takes_turns:  # each process gives what it has freed back before the other works
+            phase = "update" if process == "trainer" else "generate"
+        found.append(Row(process, "gaps and inner copies", HEAP_GAPS * tensors, phase))
     workers = VERIFIERS + config.scoring.workers * VERIFIER_WORKER
     return [*found, Row("verifiers", f"{config.scoring.workers} workers and their parent", workers)]
 
@@ -205,7 +209,8 @@ def _engine(config: TrainConfig, longest_prompt: int, device: Place) -> Iterator
             adapted = policy.skeleton(_model_config(config.model), config.policy, lora=config.lora).module
             adapters = adapted.num_parameters() - model.num_parameters()
         for name, number in footprint.vllm_bytes(model, config.model, options, longest_prompt, adapters).items():
-            yield Row("vLLM process", name, number)
+            freed = options.sleep and name not in footprint.VLLM_ALWAYS_HOLDS
+            yield Row("vLLM process", name, number, "generate" if freed else "always")
     elif torch.cuda.is_available():
         share = options.gpu_memory * torch.cuda.get_device_properties(0).total_memory
         yield Row("vLLM process", "rollout.gpu_memory", share, "generate" if options.sleep else "always", "gpu")

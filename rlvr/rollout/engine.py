@@ -59,7 +59,7 @@ class RolloutEngine(Protocol):
         ...
 
     def sleep(self) -> None:
-        """Frees device memory (weights and cache) while the policy trains; a no-op where nothing is shared."""
+        """Frees memory (cache, on a GPU weights) while the policy trains; a no-op where nothing is shared."""
         ...
 
     def wake(self) -> None:

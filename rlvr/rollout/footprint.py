@@ -20,6 +20,9 @@ VLLM_LIBRARIES = 480 * 2**20
 """Of the vLLM process on the CPU that the trainer does not share: Python's objects, 430 MiB with a tiny model, and what
 only vLLM maps."""
 
+VLLM_ALWAYS_HOLDS = ("weights", "packed head")
+"""Also while it sleeps on the CPU."""
+
 # Rows of [B, V] that are alive while a batch of tokens is drawn, in bytes a value. hf: logits as the model gives them,
 # as float32 and divided by the temperature, log-probs, probabilities, their float64 sums. vLLM: logits, as float32,
 # log-probs, probabilities, exponential noise.

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedTokenizerBase
 
+from rlvr.allocator import give_back_freed_memory
 from rlvr.config import LoraConfig, ModelConfig, RolloutConfig
 from rlvr.errors import ConfigError, HandoverError, RlvrError
 from rlvr.lora import adapted_layers, add_adapters
@@ -126,6 +127,7 @@ class VllmEngine:
     def wake(self) -> None:
         """See `RolloutEngine.wake`."""
         if self._settings.sleep:
+            give_back_freed_memory()  # what the policy has trained with, and the child takes
             self._call("wake")
             self._whole = False
 
@@ -267,7 +269,7 @@ def settings(
         max_num_seqs=options.max_num_seqs,
         cache_bytes=cache_bytes,
         gpu_memory=options.gpu_memory,
-        sleep=options.sleep and on_gpu,
+        sleep=options.sleep,
         compile=options.compile,
         lora=lora or LoraConfig(),
     )

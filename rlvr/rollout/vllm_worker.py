@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from rlvr.allocator import keep_freed_memory
+from rlvr.allocator import discard, give_back_freed_memory, keep_freed_memory
 from rlvr.errors import HandoverError
 from rlvr.rollout import vllm_adapters, vllm_kernels
 from rlvr.rollout.engine import Request, Sampling
@@ -62,6 +62,12 @@ class WeightReceiver:
                 if isinstance(layer, ParallelLMHead) and self.vllm_config.model_config.hf_config.tie_word_embeddings:
                     layer.quant_method.process_weights_after_loading(layer)
 
+    def discard_cache(self) -> None:
+        """Gives the memory of the key/value cache back; it is taken again page by page as it is written."""
+        for cache in self.model_runner.kv_caches:
+            storage = cache.untyped_storage()
+            discard(storage.data_ptr(), storage.nbytes())
+
 
 class _Server:
     """Answers one command after another: `("result", value)`, `("handover error", message)` or `("error", message)`."""
@@ -71,6 +77,7 @@ class _Server:
         self._shared_memory = shared_memory
         self._dtype: torch.dtype = getattr(torch, settings.dtype)
         self._has_adapters = settings.lora.rank > 0
+        self._on_cpu = not torch.cuda.is_available()
         self._version = -1
         self._adapters: Any = None  # vLLM's request for them; None before they came
         self._engine = _start(settings)
@@ -176,12 +183,18 @@ class _Server:
         self._version = version
 
     def sleep(self) -> None:
-        """Gives weights and cache back to the device; weights that are not handed over wait in the host's memory."""
-        self._engine.sleep(level=1 if self._has_adapters else 2)
+        """Gives the cache back, on a GPU also the weights; those that are not handed over wait in the host's memory."""
+        if self._on_cpu:
+            self._engine.reset_prefix_cache()
+            self._engine.collective_rpc("discard_cache")
+            give_back_freed_memory()
+        else:
+            self._engine.sleep(level=1 if self._has_adapters else 2)
 
     def wake(self) -> None:
         """Takes device memory again; the weights are undefined until the next hand-over."""
-        self._engine.wake_up()
+        if not self._on_cpu:
+            self._engine.wake_up()
 
 
 def _sample(output: Any, topk: int) -> Sample:

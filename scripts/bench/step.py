@@ -60,12 +60,12 @@ class Workload:
     prompt_tokens: int
     new_tokens: int
     trl_rows: int
-    """TRL's rows per microbatch: the whole batch where it fits 24 GiB, which is its fastest setting."""
+    """TRL's rows per microbatch: as many as fit 24 GiB."""
 
 
 WORKLOADS = {
     "W1": Workload(prompts_per_step=8, group_size=8, prompt_tokens=96, new_tokens=64, trl_rows=64),
-    "W2": Workload(prompts_per_step=8, group_size=8, prompt_tokens=96, new_tokens=256, trl_rows=16),
+    "W2": Workload(prompts_per_step=8, group_size=8, prompt_tokens=96, new_tokens=256, trl_rows=32),
     "W3": Workload(prompts_per_step=4, group_size=16, prompt_tokens=512, new_tokens=64, trl_rows=16),
 }
 

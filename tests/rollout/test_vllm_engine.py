@@ -51,6 +51,23 @@ def test_prompts_are_shared_until_the_weights_change(engine: VllmEngine, base_mo
 
 @installed
 @pytest.mark.vllm
+def test_an_engine_that_slept_samples_the_same(engine: VllmEngine, base_model: PreTrainedModel) -> None:
+    request = Request(list(range(10, 107)), [1, 2])
+    engine.load_weights(base_model.named_parameters(), 1)
+    before = list(engine.generate([request], Sampling(16)))
+    list(engine.generate([request], Sampling(16)))
+    assert engine.cached_prompt_tokens == 2 * 96
+    engine.sleep()
+    engine.wake()
+    with pytest.raises(HandoverError):
+        list(engine.generate([request], Sampling(16)))
+    engine.load_weights(base_model.named_parameters(), 1)
+    assert list(engine.generate([request], Sampling(16))) == before
+    assert engine.cached_prompt_tokens == 96  # nothing of the cache that was given up
+
+
+@installed
+@pytest.mark.vllm
 def test_weights_larger_than_a_bucket_arrive(
     engine: VllmEngine, base_model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
