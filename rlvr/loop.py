@@ -86,12 +86,13 @@ class Loop:
         batch = collate(trusted(groups), self.decode)
         self.policy.annotate(batch, self.objective)
         batch, metrics = self.objective.prepare(batch)
-        return metrics | self.policy.update(batch, self.objective)
+        metrics |= self.policy.update(batch, self.objective)
+        self.engine.wake()
+        return metrics
 
     def sync(self, clock: Clock) -> dict[str, float]:
         """Hands the policy's weights to the engine (phase `sync`) and proves that they arrived (`probe`)."""
         with clock("sync"):
-            self.engine.wake()
             self.engine.load_weights(self.policy.weights(), self.policy.version)
         with clock("probe"):
             return self.probe.check(self.engine, self.policy)

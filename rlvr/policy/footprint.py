@@ -1,6 +1,6 @@
 """What an update of the policy allocates, known without weights and arithmetic: its own code on tensors without memory.
 
-Shape legend: V vocabulary, D hidden size, C tokens of a log-prob chunk.
+Shape legend: V vocabulary, C tokens of a log-prob chunk.
 """
 
 from __future__ import annotations
@@ -95,8 +95,7 @@ class UpdateBytes:
     activations: int
     """That the model's forward leaves for backward."""
     head: int
-    """[C, V] log-probs, and on the CPU a float32 [V, D] copy of the head's weight; from forward to
-    backward."""
+    """[C, V] log-probs, from forward to backward."""
     temporaries: int
     """The most that is alive beyond these at any time."""
 

@@ -77,7 +77,7 @@ class _Server:
         self._shared_memory = shared_memory
         self._dtype: torch.dtype = getattr(torch, settings.dtype)
         self._has_adapters = settings.lora.rank > 0
-        self._on_cpu = not torch.cuda.is_available()
+        self._on_cpu = _on_cpu()
         self._version = -1
         self._adapters: Any = None  # vLLM's request for them; None before they came
         self._engine = _start(settings)
@@ -212,14 +212,20 @@ def _sample(output: Any, topk: int) -> Sample:
     )
 
 
+def _on_cpu() -> bool:
+    """Whether vLLM was built for it."""
+    from vllm.platforms import current_platform
+
+    return bool(current_platform.is_cpu())
+
+
 def _start(settings: Settings) -> Any:
     from vllm import EngineArgs
-    from vllm.platforms import current_platform
     from vllm.v1.engine.llm_engine import LLMEngine
 
     started = time.monotonic()
     arguments: dict[str, Any] = {"worker_extension_cls": "rlvr.rollout.vllm_worker.WeightReceiver"}
-    if current_platform.is_cpu():
+    if _on_cpu():
         # A prompt prefilled in chunks makes vLLM step its sampler's generator back by an offset, which CPU generators
         # do not have ("CPU Generator does not use offset"); whole prompts never need it, so seeds work.
         arguments["enable_chunked_prefill"] = False

@@ -103,6 +103,17 @@ def test_vllm_is_a_process_with_weights_of_its_own(folder: Path) -> None:
         assert given["vLLM process", "key/value cache"].num_bytes == 512 * MIB
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="vLLM would be on the GPU")
+def test_a_sleeping_engine_leaves_its_cache_to_the_update(folder: Path) -> None:
+    vllm = ["rollout.engine=vllm", "rollout.cache_gib=0.5"]
+    asleep, awake = planned(folder, *vllm), planned(folder, *vllm, "rollout.sleep=false")
+    for rows, cache, gaps in ((asleep, "generate", "update"), (awake, "always", "always")):
+        assert rows["vLLM process", "key/value cache"].phase == cache
+        assert rows["vLLM process", "weights"].phase == "always"
+        assert rows["trainer", "gaps and inner copies"].phase == gaps
+    assert total(asleep) < total(awake)
+
+
 def test_a_gpu_has_a_column_of_its_own(folder: Path) -> None:
     rows = planned(folder, "policy.device=cuda", "policy.optimizer.offload=true")
     assert rows["trainer", "policy: weights"].place == "gpu"
