@@ -53,3 +53,28 @@ def test_every_objective_trains(name: str, started: Path, tmp_path: Path) -> Non
             assert all(math.isfinite(value) for value in metrics.values()), metrics
         assert loop.policy.version >= 1
         assert any(not weight.equal(before[key]) for key, weight in loop.policy.weights())
+
+
+def test_the_engine_sleeps_while_the_policy_trains(
+    started: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events: list[str] = []
+
+    def watch(owner: object, name: str) -> None:
+        own = getattr(owner, name)
+
+        def noted(*args: object, **kwargs: object) -> object:
+            events.append(name)
+            return own(*args, **kwargs)
+
+        monkeypatch.setattr(owner, name, noted)
+
+    config = configure(f"model.path={started}", "cold_start.steps=0")
+    with ExitStack() as stack:
+        loop = assemble(config, tmp_path, Console(), stack).loop
+        for name in ("generate", "sleep", "wake", "load_weights"):
+            watch(loop.engine, name)
+        watch(loop.policy, "update")
+        loop.sync(Clock())
+        next(loop.steps())
+    assert events == ["load_weights", "generate", "sleep", "update", "wake", "load_weights"]

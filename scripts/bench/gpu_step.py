@@ -119,9 +119,9 @@ class Step:
         self.policy.annotate(batch, self.objective)
         batch, _ = self.objective.prepare(batch)
         self.policy.update(batch, self.objective)
+        self.engine.wake()
 
     def hand_over(self) -> None:
-        self.engine.wake()
         self.engine.load_weights(self.policy.weights(), self.policy.version)
 
     def gpu_memory(self) -> int:
