@@ -1,4 +1,4 @@
-"""Norms and gated activations that keep nothing for backward but their bfloat16 inputs.
+"""Norms and gated activations that keep little more than their inputs for backward.
 
 What transformers writes as several plain operations makes autograd keep a float32 copy of a norm's input, the result
 before its weight and the activated gate: over a third of what a layer of Llama keeps. Here each is one autograd
@@ -95,7 +95,8 @@ def _is_rms_norm(kind: Any) -> bool:
 @cache
 def _is_swiglu(kind: Any) -> bool:
     """Whether the forward of a class gives what `_mlp_forward` gives with the same projections."""
-    parts = {name: nn.Linear(SIZE, SIZE) for name in ("gate_proj", "up_proj", "down_proj")}
+    with torch.random.fork_rng(devices=[]):  # the run's random numbers stay what they are
+        parts = {name: nn.Linear(SIZE, SIZE) for name in ("gate_proj", "up_proj", "down_proj")}
     return _agrees(kind, _mlp_forward, {**parts, "act_fn": nn.SiLU()})
 
 

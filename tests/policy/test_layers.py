@@ -15,7 +15,8 @@ from transformers.models.qwen2.modeling_qwen2 import Qwen2MLP, Qwen2RMSNorm
 from transformers.models.qwen3.modeling_qwen3 import Qwen3MLP, Qwen3RMSNorm
 
 from rlvr.policy.layers import RmsNorm, SwiGlu, _is_rms_norm, _is_swiglu, keep_inputs_only
-from tests.policy.examples import tiny_llama
+
+from .examples import tiny_llama
 
 DTYPES = pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 
