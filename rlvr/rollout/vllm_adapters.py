@@ -11,6 +11,7 @@ import torch
 
 from rlvr.config import LoraConfig
 from rlvr.errors import HandoverError
+from rlvr.rollout.vllm_cache import CacheHolder
 
 ADAPTER_ID = 1
 ALPHA = "lora_alpha"  # its key in vLLM's additional configuration, which workers see
@@ -39,13 +40,12 @@ def request() -> Any:
     return LoRARequest("policy", ADAPTER_ID, "in memory")
 
 
-class AdapterReceiver:
+class AdapterReceiver(CacheHolder):
     """In the place of `WeightReceiver` where the policy has adapters: they replace those before in vLLM's only slot.
 
     vLLM's own way to load adapters is from files; this is what it does with their tensors.
     """
 
-    model_runner: Any
     vllm_config: Any
     device: torch.device
 

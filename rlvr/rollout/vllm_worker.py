@@ -18,21 +18,21 @@ from typing import Any
 import numpy as np
 import torch
 
-from rlvr.allocator import discard, give_back_freed_memory, keep_freed_memory
+from rlvr.allocator import give_back_freed_memory, keep_freed_memory
 from rlvr.errors import HandoverError
 from rlvr.rollout import vllm_adapters, vllm_kernels
 from rlvr.rollout.engine import Request, Sampling
+from rlvr.rollout.vllm_cache import CacheHolder
 from rlvr.rollout.vllm_messages import CPU_BLOCK_TOKENS, CPU_PREFILL_TOKENS, Bucket, Sample, Settings, fingerprint
 
 
-class WeightReceiver:
+class WeightReceiver(CacheHolder):
     """Mixed into vLLM's worker (`worker_extension_cls`): replaces the weights of the running model in place.
 
     vLLM packs the weights after loading (oneDNN on CPU), so they go through its layer-wise reload: tensors are buffered
     until a layer is whole, then loaded, packed and copied to where the layer has them.
     """
 
-    model_runner: Any
     vllm_config: Any
 
     def begin_weights(self) -> None:
@@ -61,12 +61,6 @@ class WeightReceiver:
             for layer in model.modules():
                 if isinstance(layer, ParallelLMHead) and self.vllm_config.model_config.hf_config.tie_word_embeddings:
                     layer.quant_method.process_weights_after_loading(layer)
-
-    def discard_cache(self) -> None:
-        """Gives the memory of the key/value cache back; it is taken again page by page as it is written."""
-        for cache in self.model_runner.kv_caches:
-            storage = cache.untyped_storage()
-            discard(storage.data_ptr(), storage.nbytes())
 
 
 class _Server:
