@@ -1,4 +1,4 @@
-"""In which precision the CPU computes what the model's own precision is too coarse for."""
+"""In which precision is computed what the model's own is too coarse for."""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ from torch.optim.adamw import adamw
 
 from rlvr.config import OptimizerConfig
 from rlvr.policy.moments import MIN_QUANTIZED, Moments, PlainMoments, QuantizedMoments, parts
+from rlvr.policy.precision import working_dtype
 from rlvr.policy.rounding import StochasticRounding
 
 EPS = 1e-8
@@ -55,7 +56,7 @@ class Slot:
     @property
     def _dtype(self) -> torch.dtype:
         """Of the arithmetic."""
-        return torch.promote_types(self.parameter.dtype, torch.float32)
+        return working_dtype(self.parameter.dtype)
 
     # ---- gradients
 

@@ -89,12 +89,18 @@ def test_no_choice_changes_a_bit_of_the_gradients(path: str, dtype: torch.dtype)
             assert ours.equal(theirs), options
 
 
-def test_checkpointing_keeps_less_and_selective_repeats_no_costly_operation(path: str) -> None:
+def test_checkpointing_keeps_less_and_selective_repeats_no_costly_operation(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     kept, counts = {}, {}
     for kind in ("none", "selective", "full"):
         kept[kind], counts[kind] = watched(load(path, torch.float32, checkpointing=kind))
     assert kept["full"] < 0.3 * kept["none"]
     assert kept["full"] < kept["selective"] < 0.85 * kept["none"]
+    with monkeypatch.context() as patch:
+        patch.setattr("rlvr.policy.model.keep_inputs_only", lambda module: None)
+        of_plain_layers, _ = watched(load(path, torch.float32))
+    assert kept["selective"] < 0.7 * of_plain_layers
     assert counts["none"].keys() > {"aten::mm"}  # and a kind of attention
     assert counts["selective"] == counts["none"]
     assert all(counts["full"][name] > number for name, number in counts["none"].items())
