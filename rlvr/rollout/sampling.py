@@ -1,6 +1,6 @@
 """Draws tokens from logits by inverse transform, so that a sample depends on its own random numbers alone.
 
-B rows, V vocabulary.
+Both engines draw so on the CPU. B rows, V vocabulary.
 """
 
 from __future__ import annotations
@@ -8,9 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+from torch.nn import functional
 
 from rlvr.errors import ConfigError
 from rlvr.rollout.engine import Request, Sampling
+
+BLOCK = 128  # tokens whose probabilities are added up before any of them is looked at
 
 
 def uniforms(seeds: list[int], num_tokens: int) -> torch.Tensor:
@@ -39,11 +42,40 @@ def sample(logits: torch.Tensor, uniform: torch.Tensor, sampling: Sampling) -> t
         if sampling.top_p < 1:
             logits = _nucleus(logits, sampling.top_p)
         logprobs = logits.log_softmax(-1)
-        cumulative = logprobs.exp().cumsum(-1, dtype=torch.float64)
-        # `right` skips tokens of probability 0: their cumulative value equals the one before.
-        threshold = uniform[:, None] * cumulative[:, -1:]
-        tokens = torch.searchsorted(cumulative, threshold, right=True).squeeze(-1)
+        tokens = draw(logprobs, uniform)
     return tokens, logprobs
+
+
+def draw(logprobs: torch.Tensor, uniform: torch.Tensor) -> torch.Tensor:
+    """The first token of each row at which the cumulative probability passes the uniform number.
+
+    The block of tokens is found first, then the token in it: cumulative sums of everything take ten times as long.
+
+    Args:
+        logprobs: `[B, V]` float32; -inf is never drawn.
+        uniform: `[B]` float64 numbers in [0, 1).
+
+    Returns:
+        `[B]` int64.
+    """
+    if missing := -logprobs.shape[-1] % BLOCK:
+        logprobs = functional.pad(logprobs, (0, missing), value=-torch.inf)
+    blocks = logprobs.softmax(-1).unflatten(-1, (-1, BLOCK))
+    cumulative = blocks.sum(-1).double().cumsum(-1)
+    passed = uniform[:, None] * cumulative[:, -1:]
+    block = _first_above(cumulative, passed)
+    before = functional.pad(cumulative, (1, 0)).gather(-1, block)
+    chosen = blocks[torch.arange(len(blocks)), block.squeeze(-1)]
+    return (block * BLOCK + _first_above(chosen.double().cumsum(-1), passed - before)).squeeze(-1)
+
+
+def _first_above(cumulative: torch.Tensor, passed: torch.Tensor) -> torch.Tensor:
+    """Where each row passes a value; at its end where rounding makes the value as large as all of it.
+
+    `right` skips entries of probability 0: their cumulative value equals the one before.
+    """
+    most = cumulative[:, -1:]
+    return torch.searchsorted(cumulative, passed.minimum(most.nextafter(torch.zeros_like(most))), right=True)
 
 
 def _nucleus(logits: torch.Tensor, top_p: float) -> torch.Tensor:

@@ -225,6 +225,7 @@ def _start(settings: Settings) -> Any:
         arguments["enable_chunked_prefill"] = False
         arguments["max_num_batched_tokens"] = max(settings.max_model_len, CPU_PREFILL_TOKENS)
         arguments["block_size"] = CPU_BLOCK_TOKENS
+        vllm_kernels.draw_by_inverse_transform()
         if not settings.compile:
             arguments |= vllm_kernels.arguments()
     else:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlvr.rollout.engine import Sampling
-from rlvr.rollout.sampling import sample, uniforms
+from rlvr.rollout.sampling import BLOCK, draw, sample, uniforms
 
 LOGITS = st.lists(st.floats(-8, 8, width=32), min_size=2, max_size=40)
 UNIFORM = st.floats(0, 1, exclude_max=True)
@@ -60,6 +60,20 @@ def test_impossible_tokens_are_never_drawn() -> None:
         for u in (0.0, 0.49, 0.5, 1 - 2**-53)
     ]
     assert drawn == [1, 1, 3, 3]
+
+
+@given(st.integers(2, 4 * BLOCK), st.integers(0, 2**32), UNIFORM)
+def test_large_vocabularies_are_drawn_from_as_small_ones(size: int, seed: int, uniform: float) -> None:
+    rng = np.random.default_rng(seed)
+    logits = np.where(rng.random(size) < 0.7, -np.inf, rng.normal(scale=4, size=size))
+    logits[rng.integers(size)] = 0.0
+    probabilities = np.exp(logits) / np.exp(logits).sum()
+    for number in (uniform, 0.0, 1 - 2**-53):
+        logprobs = torch.from_numpy(logits).float().log_softmax(-1)
+        chosen = int(draw(logprobs[None], torch.tensor([number], dtype=torch.float64)))
+        assert probabilities[chosen] > 0
+        passed = probabilities[:chosen].sum()
+        assert passed - 1e-6 <= number <= passed + probabilities[chosen] + 1e-6
 
 
 def test_frequencies_follow_the_distribution() -> None:

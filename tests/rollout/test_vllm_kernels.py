@@ -1,4 +1,4 @@
-"""vLLM's fused norms give what its plain ones give, on the CPU."""
+"""vLLM on the CPU: its fused norms give what its plain ones give, and it draws as the hf engine does."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 import pytest
 
 # In a process of its own: importing vLLM changes the process that does it.
-PROGRAM = """
+NORMS = """
 import torch
 from rlvr.rollout import vllm_kernels
 
@@ -33,9 +33,36 @@ for dtype, tolerance in ((torch.float32, 1e-5), (torch.bfloat16, 2**-6)):
             torch.testing.assert_close(found, expected, atol=tolerance, rtol=tolerance)
 """
 
+DRAWS = """
+import torch
+from rlvr.rollout import vllm_kernels
+from rlvr.rollout.engine import Sampling
+from rlvr.rollout.sampling import sample, uniforms
+
+vllm_kernels.draw_by_inverse_transform()
+from vllm.v1.sample.ops.topk_topp_sampler import TopKTopPSampler
+
+sampler = TopKTopPSampler("processed_logprobs")
+logits = torch.randn(3, 1000, generator=torch.Generator().manual_seed(0)) * 3
+seeds = [7, 2**40, 9]
+for top_p in (1.0, 0.6):
+    generators = {row: torch.Generator().manual_seed(seed) for row, seed in enumerate(seeds)}
+    numbers = uniforms(seeds, 3)
+    nucleus = None if top_p == 1.0 else torch.full((3,), top_p)
+    for step in range(3):
+        tokens, logprobs = sampler(logits.clone(), generators, None, nucleus)
+        expected, expected_logprobs = sample(logits, numbers[:, step], Sampling(3, 1.0, top_p))
+        assert tokens.equal(expected), (tokens, expected)
+        torch.testing.assert_close(logprobs, expected_logprobs)
+tokens, _ = sampler(logits[:1].expand(2000, -1).clone(), {0: torch.Generator().manual_seed(7)}, None, None)
+observed = tokens.bincount(minlength=1000) / 2000
+assert (observed - logits[0].softmax(-1)).abs().max() < 0.045  # four standard deviations
+"""
+
 
 @pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed")
 @pytest.mark.vllm
-def test_fused_norms_are_the_plain_ones() -> None:
-    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True)
+@pytest.mark.parametrize("program", [NORMS, DRAWS], ids=["norms", "draws"])
+def test_they_are_the_plain_ones(program: str) -> None:
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
