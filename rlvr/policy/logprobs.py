@@ -18,8 +18,8 @@ from rlvr.policy.precision import exact_products, working_dtype
 
 # Of a chunk at once where something of its shape is needed beside it: in plain operations, in a matrix product.
 ROWS, ROWS_OF_PRODUCT = 64, 512
-# Of the vocabulary at once where its weights are needed in the logits' precision.
-COLUMNS = 8192
+# Of the vocabulary at once where the weight, or a product of its shape, is needed in another precision.
+COLUMNS, COLUMNS_OF_SUM = 8192, 1024
 
 
 @dataclass(frozen=True)
@@ -231,7 +231,9 @@ class Gradients:
             elif hidden.is_cuda:
                 torch.addmm(total, some.t(), hidden, out_dtype=total.dtype, out=total)
             else:
-                total.add_(some.t() @ hidden)
+                added = zip(total.split(COLUMNS_OF_SUM), (some.t() @ hidden).split(COLUMNS_OF_SUM), strict=True)
+                for own, product in added:
+                    own.add_(product)
 
     @property
     def weight(self) -> Tensor | None:
