@@ -75,10 +75,8 @@ def _by_shape(query: Tensor, key: Tensor, value: Tensor, layout: Layout, scaling
     q, k, v = (x[0].to(working_dtype(x.dtype)) for x in (query, key, value))
     outputs = []
     for stack in layout.stacks:
-        rows_q, rows_k, rows_v = (
-            x[:, index].unflatten(1, (stack.num_segments, -1)).transpose(0, 1)
-            for x, index in ((q, stack.queries), (k, stack.keys), (v, stack.keys))
-        )
+        indices = stack.queries, stack.keys, stack.keys
+        rows_q, rows_k, rows_v = (x[:, index].transpose(0, 1) for x, index in zip((q, k, v), indices, strict=True))
         num_queries, num_keys = rows_q.shape[2], rows_k.shape[2]
         seen = None
         if num_queries < num_keys:

@@ -9,54 +9,32 @@ Shape legend: T tokens of the batch in N rows, S tokens computed in M segments, 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cached_property
-from itertools import groupby, pairwise
+from itertools import pairwise
 
 import torch
 from torch import Tensor
 
 from rlvr.batch import Batch
 
-BLOCK = 128  # tokens that attend to themselves at once: almost half of their scores are for nothing
+BLOCK = 128  # most queries of a segment at once: almost half of their scores with each other are for nothing
 
 
 @dataclass(frozen=True)
 class Stack:
-    """The segments of one shape."""
+    """Segments of one shape: N of Q queries and K keys each."""
 
-    num_segments: int
     queries: Tensor
-    """[num_segments * queries of one] int64: computed tokens."""
+    """[N, Q] int64: computed tokens."""
     keys: Tensor
-    """[num_segments * keys of one] int64: computed tokens."""
+    """[N, K] int64: computed tokens."""
 
-
-@dataclass(frozen=True)
-class Spans:
-    """Stretches of computed tokens, all of one length and evenly apart."""
-
-    start: int
-    num: int
-    step: int
-    """From the start of one to that of the next."""
-    length: int
-
-    def of(self, tokens: Tensor) -> Tensor:
-        """[1, H, S, ...] -> a view [num, H, length, ...]."""
-        covered = tokens[0, :, self.start : self.start + (self.num - 1) * self.step + self.length]
-        view: Tensor = covered.unfold(1, self.length, self.step).movedim(-1, 2).transpose(0, 1)
-        return view
-
-
-@dataclass(frozen=True)
-class Part:
-    """Attention of some queries to some of their keys, stretch by stretch."""
-
-    queries: Spans
-    keys: Spans
-    causal: bool
-    """Each query sees the keys up to its own; else all."""
+    def split(self, num_scores: int) -> Iterator[Stack]:
+        """As many segments at once as have so many pairs of a query and a key, at least one."""
+        num_segments = max(1, num_scores // (self.queries.shape[1] * self.keys.shape[1]))
+        return map(Stack, self.queries.split(num_segments), self.keys.split(num_segments))
 
 
 @dataclass(frozen=True)
@@ -80,56 +58,28 @@ class Layout:
         return int(self.query_starts.diff().max()), int(self.key_starts.diff().max())
 
     @cached_property
-    def parts(self) -> list[Part]:
-        """All attention: first the causal parts, in which each token stands once; then what its query sees besides."""
-        return self._within_segments() + self._to_shared()
-
-    def _within_segments(self) -> list[Part]:
-        """Those of segments of one length in a row together; long ones in blocks, each of which sees all before it."""
-        causal: list[Part] = []
-        before: list[Part] = []
-        first = 0
-        for length, same in groupby(self.query_starts.diff().tolist()):
-            num = len(list(same))
-            for start in range(0, length, BLOCK):
-                block = Spans(first + start, num, length, min(BLOCK, length - start))
-                if start:
-                    before.append(Part(block, replace(block, start=first, length=start), causal=False))
-                causal.append(Part(block, block, causal=True))
-            first += num * length
-        return causal + before
-
-    def _to_shared(self) -> list[Part]:
-        """Segments one after the other that attend to one shared beginning, together."""
-        found: list[Part] = []
-        queries, keys = pairwise(self.query_starts.tolist()), pairwise(self.key_starts.tolist())
-        for (start, end), (key_start, key_end) in zip(queries, keys, strict=True):
-            length = key_end - key_start - (end - start)
-            if not length:
-                continue
-            beginning = _stretch(int(self.key_index[key_start]), length)
-            last = found[-1] if found else None
-            if last and last.keys == beginning and last.queries.start + last.queries.length == start:
-                start = found.pop().queries.start
-            found.append(Part(_stretch(start, end - start), beginning, causal=False))
-        return found
-
-    @cached_property
     def stacks(self) -> list[Stack]:
-        """Every segment once."""
-        segments: dict[tuple[int, int], list[int]] = {}
-        shapes = zip(self.query_starts.diff().tolist(), self.key_starts.diff().tolist(), strict=True)
-        for number, shape in enumerate(shapes):
-            segments.setdefault(shape, []).append(number)
-        return [
-            Stack(len(of), _ranges(self.query_starts[of], queries), self.key_index[_ranges(self.key_starts[of], keys)])
-            for (queries, keys), of in segments.items()
-        ]
+        """Every query once. A long segment stands here as several, each of which sees all that is before it."""
+        blocks: dict[tuple[int, int], list[tuple[int, int]]] = {}
+        queries, keys = (pairwise(starts.tolist()) for starts in (self.query_starts, self.key_starts))
+        for (start, end), (first_key, last_key) in zip(queries, keys, strict=True):
+            for block in range(start, end, BLOCK):
+                num_queries = min(BLOCK, end - block)
+                num_keys = last_key - first_key - (end - block - num_queries)
+                blocks.setdefault((num_queries, num_keys), []).append((block, first_key))
+        stacks = []
+        for (num_queries, num_keys), starts in blocks.items():
+            of_queries, of_keys = torch.tensor(starts, device=self.tokens.device).split(1, dim=1)
+            keys_at = of_keys + torch.arange(num_keys, device=self.tokens.device)
+            stacks.append(
+                Stack(of_queries + torch.arange(num_queries, device=self.tokens.device), self.key_index[keys_at])
+            )
+        return stacks
 
     @cached_property
     def unstacked(self) -> Tensor:
         """[S] int64: where each computed token stands in the queries of all stacks end to end."""
-        return torch.cat([stack.queries for stack in self.stacks]).argsort()
+        return torch.cat([stack.queries.flatten() for stack in self.stacks]).argsort()
 
 
 def layout(batch: Batch) -> Layout:
@@ -159,12 +109,3 @@ def layout(batch: Batch) -> Layout:
         key_starts=torch.cat([prefixes, num_shared + batch.row_starts[1:]]).int(),
         key_index=torch.cat([torch.arange(num_shared, device=rows.device), places]),
     )
-
-
-def _stretch(start: int, length: int) -> Spans:
-    return Spans(start, 1, length, length)
-
-
-def _ranges(starts: Tensor, length: int) -> Tensor:
-    """[n * length] int64: start, start + 1, ... of each."""
-    return (starts[:, None] + torch.arange(length, device=starts.device)).flatten().long()

@@ -7,6 +7,7 @@ from torch.nn.attention import varlen
 
 from rlvr.batch import pack
 from rlvr.errors import ModelError
+from rlvr.policy import cpu_attention
 from rlvr.policy.attention import _by_shape, _flash, packed_attention
 from rlvr.policy.layout import Layout, layout
 from rlvr.policy.model import prepare
@@ -156,9 +157,19 @@ def test_flash_asks_for_the_same_attention(
 @pytest.mark.parametrize("scaling", [None, 0.3])
 @pytest.mark.parametrize("order", [(0, 1, 2, 3, 4, 5), (3, 0, 5, 1, 4, 2)])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-5)])
-def test_the_cpu_in_two_parts_is_attention_by_shape(
-    heads: int, kv_heads: int, scaling: float | None, order: tuple[int, ...], dtype: torch.dtype, tolerance: float
+@pytest.mark.parametrize("kept_keys", [0, 8, 100])
+def test_on_the_cpu_it_is_attention_by_shape(
+    heads: int,
+    kv_heads: int,
+    scaling: float | None,
+    order: tuple[int, ...],
+    dtype: torch.dtype,
+    tolerance: float,
+    kept_keys: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(cpu_attention, "KEPT_KEYS", kept_keys)
+
     def attend(query: Tensor, key: Tensor, value: Tensor, segments: Layout, scaling: float | None) -> Tensor:
         return packed_attention(torch.nn.Identity(), query, key, value, None, layout=segments, scaling=scaling)[0]
 

@@ -61,30 +61,29 @@ def test_a_computed_token_stands_for_equal_tokens_after_equal_beginnings(groups,
     assert num_saved == expected
 
 
-@given(groups, st.integers(1, 4), st.randoms())
-def test_parts_are_each_query_with_each_of_its_keys_once(groups, block, random) -> None:
+@given(groups, st.integers(1, 4), st.integers(1, 60), st.randoms())
+def test_stacks_have_each_query_once_with_all_its_keys(groups, block, num_scores, random) -> None:
     order = list(range(sum(len(rows) for _, rows in groups)))
     random.shuffle(order)
     found = layout(batch_of(groups, order).sharing())
-    size = len(found.tokens)
-    wanted = torch.zeros(size, size, dtype=torch.int64)
+    wanted: dict[int, list[int]] = {}
     for number, (start, end) in enumerate(pairwise(found.query_starts.tolist())):
-        keys = found.key_index[found.key_starts[number] : found.key_starts[number + 1]]
+        keys = found.key_index[found.key_starts[number] : found.key_starts[number + 1]].tolist()
         for query in range(start, end):
-            wanted[query, keys[: len(keys) - (end - 1 - query)]] += 1
-    seen = torch.zeros_like(wanted)
-    place = torch.arange(size)[None, None]
-    met: set[int] = set()
+            wanted[query] = keys[: len(keys) - (end - 1 - query)]
+    seen: dict[int, list[int]] = {}
     with patch("rlvr.policy.layout.BLOCK", block):
-        parts = found.parts
-    for part in parts:
-        queries, keys = part.queries.of(place)[:, 0], part.keys.of(place)[:, 0]
-        assert part.causal == (not met.intersection(queries.flatten().tolist())), "a token's causal part is its first"
-        met.update(queries.flatten().tolist())
-        for some, others in zip(queries, keys, strict=True):
-            for query in some:
-                seen[query, others[others <= query] if part.causal else others] += 1
-    assert seen.equal(wanted)
+        stacks = found.stacks
+    for stack in stacks:
+        for part in stack.split(num_scores):
+            (rows, queries), (_, keys) = part.queries.shape, part.keys.shape
+            assert queries <= block
+            assert rows == 1 or rows * queries * keys <= num_scores
+            for some, others in zip(part.queries.tolist(), part.keys.tolist(), strict=True):
+                for number, query in enumerate(some, start=1):
+                    assert query not in seen
+                    seen[query] = others[: keys - queries + number]
+    assert seen == wanted
 
 
 @settings(max_examples=25)
