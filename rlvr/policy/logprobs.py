@@ -188,7 +188,7 @@ class Chunks:
         if head.temperature != 1.0:
             logits.div_(head.temperature)
         for rows in logits.split(ROWS):
-            rows.copy_(rows.log_softmax(-1))
+            torch.log_softmax(rows, -1, out=rows)
         return logits
 
 

@@ -99,7 +99,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=1, help="turns of each point")
     parser.add_argument("--plot", type=Path, help="PNG file to write")
     args = checked_inputs(parser)
-    args.trl_checkpointing = False
+    args.trl_checkpointing = args.compile = False
     axes = measure(args)
     print(table(axes))
     if args.json:

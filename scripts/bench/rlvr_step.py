@@ -29,6 +29,7 @@ def main() -> None:
     parser.add_argument("--group-size", type=int, required=True)
     parser.add_argument("--new-tokens", type=int, required=True)
     parser.add_argument("--no-shared-prompts", action="store_true", help="compute the prompt anew for each completion")
+    parser.add_argument("--compile", action="store_true", help="rollout.compile=true")
     args = parser.parse_args()
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever the parts print must not mix with the answers
@@ -40,6 +41,7 @@ def main() -> None:
         args.group_size,
         args.new_tokens,
         share_prompts=not args.no_shared_prompts,
+        compiled=args.compile,
     )
     folder = Path(tempfile.mkdtemp(prefix="rlvr-bench-"))
     with ExitStack() as stack:
@@ -72,12 +74,18 @@ def configuration(
     new_tokens: int,
     *,
     share_prompts: bool = True,
+    compiled: bool = False,
 ) -> TrainConfig:
     return train_config(
         {
             "model": {"path": model},
             "data": {"path": prompts, "shuffle": False},
-            "rollout": {"engine": engine, "group_size": group_size, "max_new_tokens": new_tokens},
+            "rollout": {
+                "engine": engine,
+                "group_size": group_size,
+                "max_new_tokens": new_tokens,
+                "compile": compiled,
+            },
             "policy": {
                 "prompts_per_step": prompts_per_step,
                 "tokens_per_microbatch": TOKENS_PER_MICROBATCH,

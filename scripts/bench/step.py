@@ -183,6 +183,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, default=3, help="turns of each side")
     add_inputs(parser)
     parser.add_argument("--sides", nargs="+", choices=NAMES, default=["vllm", "hf", "trl"])
+    parser.add_argument(
+        "--compile", action="store_true", help="rollout.compile=true: vLLM takes a minute more to start"
+    )
     parser.add_argument("--trl-rows", type=int, help="TRL's rows per microbatch instead of the workload's")
     parser.add_argument("--trl-checkpointing", action="store_true", help="gradient checkpointing, TRL's default")
     return checked_inputs(parser)
@@ -244,6 +247,7 @@ def command(name: str, args: argparse.Namespace, workload: Workload, prompts: Pa
     else:
         program = [sys.executable, str(here / "rlvr_step.py"), "--engine", name.removesuffix(UNSHARED)]
         program += ["--no-shared-prompts"] if name.endswith(UNSHARED) else []
+        program += ["--compile"] if args.compile and name.startswith("vllm") else []
     program += ["--prompts-per-step", str(workload.prompts_per_step), "--group-size", str(workload.group_size)]
     return [*program, "--new-tokens", str(workload.new_tokens), "--model", str(args.model), "--prompts", str(prompts)]
 
@@ -260,6 +264,7 @@ def machine(args: argparse.Namespace) -> dict[str, Any]:
         "torch": version("torch"),
         "transformers": version("transformers"),
         "trl": TRL.split("==")[1] + (", gradient checkpointing" if args.trl_checkpointing else ""),
+        "vllm": "compiled" if args.compile else "eager",
         "model": args.model.name,
         "precision": "bfloat16 with float32 master weights",
         "date": datetime.date.today().isoformat(),
