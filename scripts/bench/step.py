@@ -48,6 +48,7 @@ NAMES = {
 }
 MIB = 2**20
 MISSING = 0.005  # of the tokens: at temperature 1 a completion may end early by chance
+LOOKS_AT_ONE_TREE = 20  # to find the children takes a walk over all processes, on the cores that are timed
 STEPS_PER_TURN = 2  # the first is not counted: it fills caches and makes the optimizer's state
 
 
@@ -96,16 +97,20 @@ class Side:
                 cwd=ROOT,
                 env=None if self.name == "trl" else prepared(os.environ),
             )
-            tree, most_resident = [process], 0
+            tree, most_resident, looks = [process], 0, 0
             try:
                 while process.poll() is None:
-                    with contextlib.suppress(psutil.Error):  # a process may end while it is looked at
-                        tree = [process, *process.children(recursive=True)]
+                    try:
+                        if looks % LOOKS_AT_ONE_TREE == 0:
+                            tree = [process, *process.children(recursive=True)]
                         resident = sum(p.memory_info().rss for p in tree)
                         # To count shared pages once takes a walk over all pages: only for a new peak.
                         if resident > most_resident * 1.01:
                             most_resident = resident
                             self.peak_mib = max(self.peak_mib, sum(p.memory_full_info().pss for p in tree) / MIB)
+                        looks += 1
+                    except psutil.Error:  # a process has ended while it was looked at
+                        looks = 0
                     time.sleep(0.1)
             finally:
                 end(tree)
