@@ -41,7 +41,7 @@ def request() -> Any:
 
 
 class AdapterReceiver(CacheHolder):
-    """In the place of `WeightReceiver` where the policy has adapters: they replace those before in vLLM's only slot.
+    """Where the policy has adapters: they replace those before in vLLM's only slot.
 
     vLLM's own way to load adapters is from files; this is what it does with their tensors.
     """
@@ -49,15 +49,16 @@ class AdapterReceiver(CacheHolder):
     vllm_config: Any
     device: torch.device
 
-    def begin_weights(self) -> None:
+    def start_adapter_update(self) -> None:
         """Forgets tensors of a hand-over that did not end."""
         self._tensors: dict[str, torch.Tensor] = {}
 
-    def receive_weights(self, weights: list[tuple[str, torch.Tensor]]) -> None:
-        """Keeps some of the tensors until `end_weights`, under the names that they have in peft's files."""
+    def update_adapters(self, update_info: dict[str, list[tuple[str, torch.Tensor]]]) -> None:
+        """Keeps `weights`, some of the tensors, until the end, under the names that they have in peft's files."""
+        weights = update_info["weights"]
         self._tensors |= {f"base_model.model.{name.replace('.default.', '.')}": tensor for name, tensor in weights}
 
-    def end_weights(self) -> None:
+    def finish_adapter_update(self) -> None:
         """Puts all of them in use.
 
         Raises:
@@ -84,7 +85,7 @@ class AdapterReceiver(CacheHolder):
         if unknown:
             raise HandoverError(f"vLLM has no layer {unknown[0]!r} that takes adapters; leave it out of lora.targets")
         manager.activate_adapter(ADAPTER_ID)
-        self.begin_weights()
+        self.start_adapter_update()
 
 
 def _add_adapter(

@@ -8,7 +8,7 @@ from rlvr.allocator import discard
 
 
 class CacheHolder:
-    """What every class has that is mixed into vLLM's worker."""
+    """Mixed into vLLM's worker (`worker_extension_cls`)."""
 
     model_runner: Any
 

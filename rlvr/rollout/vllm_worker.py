@@ -22,45 +22,12 @@ from rlvr.allocator import give_back_freed_memory, keep_freed_memory
 from rlvr.errors import HandoverError
 from rlvr.rollout import vllm_adapters, vllm_kernels
 from rlvr.rollout.engine import Request, Sampling
-from rlvr.rollout.vllm_cache import CacheHolder
 from rlvr.rollout.vllm_messages import CPU_BLOCK_TOKENS, CPU_PREFILL_TOKENS, Bucket, Sample, Settings, fingerprint
 
-
-class WeightReceiver(CacheHolder):
-    """Mixed into vLLM's worker (`worker_extension_cls`): replaces the weights of the running model in place.
-
-    vLLM packs the weights after loading (oneDNN on CPU), so they go through its layer-wise reload: tensors are buffered
-    until a layer is whole, then loaded, packed and copied to where the layer has them.
-    """
-
-    vllm_config: Any
-
-    def begin_weights(self) -> None:
-        """Prepares every layer for new weights."""
-        from vllm.model_executor.model_loader.reload import initialize_layerwise_reload
-
-        initialize_layerwise_reload(self.model_runner.get_model())
-
-    def receive_weights(self, weights: list[tuple[str, torch.Tensor]]) -> None:
-        """Loads some of the weights; the tensors may be kept until `end_weights`."""
-        from vllm.config import set_current_vllm_config
-
-        with set_current_vllm_config(self.vllm_config), torch.no_grad():
-            self.model_runner.get_model().load_weights(iter(weights))
-
-    def end_weights(self) -> None:
-        """Finishes the layers that are still open."""
-        from vllm.config import set_current_vllm_config
-        from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
-        from vllm.model_executor.model_loader.reload import finalize_layerwise_reload
-
-        model = self.model_runner.get_model()
-        with set_current_vllm_config(self.vllm_config), torch.no_grad():
-            finalize_layerwise_reload(model, self.vllm_config.model_config)
-            # A head tied to the embedding receives no weights of its own, so its packed copy would stay stale.
-            for layer in model.modules():
-                if isinstance(layer, ParallelLMHead) and self.vllm_config.model_config.hf_config.tie_word_embeddings:
-                    layer.quant_method.process_weights_after_loading(layer)
+# Commands of vLLM's worker for the parts of a hand-over: its own, and AdapterReceiver's.
+WEIGHTS = ("start_weight_update", "update_weights", "finish_weight_update")
+ADAPTERS = ("start_adapter_update", "update_adapters", "finish_adapter_update")
+BACKEND = "rlvr"  # our name in vLLM's table of weight-transfer backends
 
 
 class _Server:
@@ -74,6 +41,8 @@ class _Server:
         self._on_cpu = _on_cpu()
         self._version = -1
         self._adapters: Any = None  # vLLM's request for them; None before they came
+        self._start_update, self._update, self._finish_update = ADAPTERS if self._has_adapters else WEIGHTS
+        self._receiving = False
         self._engine = _start(settings)
 
     def run(self) -> None:
@@ -146,7 +115,10 @@ class _Server:
 
     def begin_weights(self) -> None:
         """First part of a hand-over."""
-        self._engine.collective_rpc("begin_weights")
+        if self._receiving and not self._has_adapters:
+            self._engine.collective_rpc(self._finish_update)  # vLLM starts none while another, which broke off, is open
+        self._engine.collective_rpc(self._start_update)
+        self._receiving = True
 
     def receive_weights(self, bucket: Bucket) -> None:
         """Takes a bucket over; it may be overwritten afterwards."""
@@ -165,11 +137,12 @@ class _Server:
             if fingerprint(tensor) != slot.fingerprint:
                 raise HandoverError(f"tensor {slot.name!r} reached the vLLM process with other bits than were sent")
             weights.append((slot.name, tensor))
-        self._engine.collective_rpc("receive_weights", args=(weights,))
+        self._engine.collective_rpc(self._update, args=({"weights": weights},))
 
     def end_weights(self, version: int) -> None:
         """Last part of a hand-over: the weights are in use from here on."""
-        self._engine.collective_rpc("end_weights")
+        self._engine.collective_rpc(self._finish_update)
+        self._receiving = False
         if self._has_adapters:
             self._adapters = vllm_adapters.request()
         if not self._engine.reset_prefix_cache():
@@ -215,10 +188,11 @@ def _on_cpu() -> bool:
 
 def _start(settings: Settings) -> Any:
     from vllm import EngineArgs
+    from vllm.distributed.weight_transfer import WeightTransferEngineFactory
     from vllm.v1.engine.llm_engine import LLMEngine
 
     started = time.monotonic()
-    arguments: dict[str, Any] = {"worker_extension_cls": "rlvr.rollout.vllm_worker.WeightReceiver"}
+    arguments: dict[str, Any] = {"worker_extension_cls": "rlvr.rollout.vllm_cache.CacheHolder"}
     if _on_cpu():
         # A prompt prefilled in chunks makes vLLM step its sampler's generator back by an offset, which CPU generators
         # do not have ("CPU Generator does not use offset"); whole prompts never need it, so seeds work.
@@ -234,6 +208,9 @@ def _start(settings: Settings) -> Any:
         arguments["hf_overrides"] = {"head_dtype": "float32"}  # as the policy's; on CPU it would be cast every step
     if settings.lora.rank:
         arguments |= vllm_adapters.arguments(settings.lora)
+    else:
+        WeightTransferEngineFactory.register_engine(BACKEND, "rlvr.rollout.vllm_weights", "WeightReceiver")
+        arguments["weight_transfer_config"] = {"backend": BACKEND}
     engine = LLMEngine.from_engine_args(
         EngineArgs(
             model=settings.model_path,
