@@ -106,6 +106,7 @@ def assemble(config: TrainConfig, folder: Path, console: Console, stack: ExitSta
             config.rollout.temperature,
             config.rollout.top_p,
             topk=needs.needs_top_k,
+            ignore_eos=config.rollout.ignore_eos,
         ),
         sampler=PromptSampler(prompts, config.seed, config.data.shuffle),
         engine=engine,

@@ -25,6 +25,12 @@ class Sampling:
     """Besides the tokenizer's end-of-sequence token."""
     topk: int = 0
     """Likeliest tokens (at most the vocabulary) reported with their log-probs at each position."""
+    ignore_eos: bool = False
+    """Whether the end-of-sequence token is a token as any other."""
+
+    def ends(self, eos: int) -> list[int]:
+        """The tokens that end a completion, where `eos` is the tokenizer's end-of-sequence token."""
+        return [*self.stop_token_ids] if self.ignore_eos else [eos, *self.stop_token_ids]
 
 
 @dataclass(frozen=True)

@@ -136,7 +136,7 @@ class HfEngine:
     def _decode(self, rows: list[_Row], requests: Sequence[Request], sampling: Sampling) -> Iterator[_Row]:
         """Decodes one batch and yields each row as it finishes; finished rows leave the batch."""
         device = self._model.device
-        stop = torch.tensor([self._tokenizer.eos_token_id, *sampling.stop_token_ids], device=device)
+        stop = torch.tensor(sampling.ends(self._tokenizer.eos_token_id), dtype=torch.long, device=device)
         uniform = uniforms([row.seed for row in rows], sampling.max_new_tokens).to(device)
         tokens = torch.zeros(len(rows), sampling.max_new_tokens, dtype=torch.long, device=device)
         logprobs = torch.zeros(len(rows), sampling.max_new_tokens, device=device)

@@ -81,9 +81,8 @@ class VllmEngine:
         """
         check_length(requests, sampling, self._settings.max_model_len)
         refuse_half_loaded(self._whole)
-        end = self._tokenizer.eos_token_id
         self.cached_prompt_tokens = 0
-        self._send("generate", list(requests), sampling, [end, *sampling.stop_token_ids])
+        self._send("generate", list(requests), sampling, sampling.ends(self._tokenizer.eos_token_id))
         try:
             for index, request in enumerate(requests):
                 if not request.seeds:

@@ -82,9 +82,7 @@ def own(args: argparse.Namespace, prompts: list[list[int]], workload: Workload) 
     options = RolloutConfig(
         engine="vllm", max_new_tokens=workload.new_tokens, max_num_seqs=workload.prompts_per_step * size
     )
-    tokenizer = load_tokenizer(config)
-    tokenizer.eos_token_id = max(tokenizer.added_tokens_decoder)  # no model means to write it: full length
-    engine = VllmEngine(settings(options, config, max(map(len, prompts))), tokenizer)
+    engine = VllmEngine(settings(options, config, max(map(len, prompts))), load_tokenizer(config))
     model = load_model(config, torch.bfloat16, "cpu").module
 
     def sample(batch: int) -> tuple[float, int]:
@@ -92,7 +90,7 @@ def own(args: argparse.Namespace, prompts: list[list[int]], workload: Workload) 
         seeds = [list(range(start, start + size)) for start in range(0, size * len(prompts), size)]
         requests = [Request(prompt, of) for prompt, of in zip(prompts, seeds, strict=True)]
         began = time.perf_counter()
-        found = list(engine.generate(requests, Sampling(workload.new_tokens)))
+        found = list(engine.generate(requests, Sampling(workload.new_tokens, ignore_eos=True)))
         seconds = time.perf_counter() - began
         return seconds, sum(len(one.token_ids) for _, group in found for one in group)
 

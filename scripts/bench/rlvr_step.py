@@ -11,7 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from rlvr.assembly import assemble
-from rlvr.config import TrainConfig, train_config
+from rlvr.config import TrainConfig
+from rlvr.config_checks import train_config
 from rlvr.observe.console import Console
 from rlvr.observe.metrics import Clock
 from rlvr.records import Group
@@ -46,8 +47,6 @@ def main() -> None:
     folder = Path(tempfile.mkdtemp(prefix="rlvr-bench-"))
     with ExitStack() as stack:
         parts = assemble(config, folder, Console(log=folder / "run.log"), stack)
-        # The last of the reserved tokens, which no model means to write, becomes the end, for it has to be some token.
-        parts.tokenizer.eos_token_id = max(parts.tokenizer.added_tokens_decoder)
         loop = parts.loop
         loop.sync(Clock())
         for _ in range(len(parts.prompts) // args.prompts_per_step):
@@ -84,6 +83,7 @@ def configuration(
                 "engine": engine,
                 "group_size": group_size,
                 "max_new_tokens": new_tokens,
+                "ignore_eos": True,
                 "compile": compiled,
             },
             "policy": {

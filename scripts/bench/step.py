@@ -30,6 +30,7 @@ from typing import Any
 import floors
 import psutil
 import pyarrow.parquet as pq
+from rlvr_step import PARTS
 from transformers import AutoTokenizer
 
 from rlvr.cli import prepared
@@ -37,7 +38,6 @@ from rlvr.cli import prepared
 ROOT = Path(__file__).resolve().parents[2]
 TRL_PYTHON = ROOT / ".venv-trl" / "bin" / "python"
 TRL = "trl==1.16.0"
-PARTS = ("generate", "score", "update", "sync", "probe", "step")
 UNSHARED = "-unshared"
 NAMES = {
     "vllm": "rlvr, vllm",
@@ -47,7 +47,6 @@ NAMES = {
     "hf-unshared": "rlvr, hf, prompts not shared",
 }
 MIB = 2**20
-MISSING = 0.005  # of the tokens: at temperature 1 a completion may end early by chance
 LOOKS_AT_ONE_TREE = 20  # to find the children takes a walk over all processes, on the cores that are timed
 STEPS_PER_TURN = 2  # the first is not counted: it fills caches and makes the optimizer's state
 
@@ -120,7 +119,7 @@ class Side:
                 f"{log.read_text()[-4000:]}\nstep: {self.name} ended with exit code {process.returncode}; see above"
             )
         for line in map(json.loads, lines):
-            if not (1 - MISSING) * self.new_tokens <= line["new_tokens"] <= self.new_tokens:
+            if line["new_tokens"] != self.new_tokens:
                 sys.exit(f"step: {self.name} sampled {line['new_tokens']} tokens, not {self.new_tokens}")
         self.steps.append(json.loads(lines[-1]))
         return self.steps[-1]

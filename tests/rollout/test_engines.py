@@ -208,6 +208,17 @@ def test_tied_weights_may_come_under_either_name(
     assert (expected - torch.tensor(engine.logprobs([sequence])[0])).abs().mean() < 1e-4
 
 
+def test_every_completion_is_of_full_length_where_the_end_is_ignored(
+    engine: RolloutEngine, tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel, requests_: list[Request]
+) -> None:
+    with torch.no_grad():
+        model.model.embed_tokens.weight[tokenizer.eos_token_id] *= 3  # likely
+    engine.load_weights(model.named_parameters(), 8)
+    completions = [c for group in run(engine, requests_, Sampling(12, ignore_eos=True)) for c in group]
+    assert {(len(c.token_ids), c.finish_reason) for c in completions} == {(12, "length")}
+    assert any(tokenizer.eos_token_id in c.token_ids[:-1] for c in completions)
+
+
 NORM = "model.layers.1.input_layernorm.weight"
 
 
