@@ -7,7 +7,8 @@ from pathlib import Path
 
 import yaml
 
-from rlvr.config import TrainConfig, train_config
+from rlvr.config import TrainConfig
+from rlvr.config_checks import train_config
 from rlvr.errors import ConfigError
 
 

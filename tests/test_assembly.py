@@ -11,7 +11,7 @@ import pytest
 
 from rlvr.assembly import assemble
 from rlvr.commands.compose import YamlSource, compose
-from rlvr.config import train_config
+from rlvr.config_checks import train_config
 from rlvr.observe.console import Console
 from rlvr.observe.metrics import Clock
 

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from rlvr.config import TrainConfig, check_across, train_config
+from rlvr.config import TrainConfig
+from rlvr.config_checks import check_across, train_config
 from rlvr.errors import ConfigError
 from rlvr.validation import flat_fields
 

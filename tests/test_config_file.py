@@ -4,7 +4,8 @@ from dataclasses import asdict
 
 import pytest
 
-from rlvr.config import TrainConfig, train_config
+from rlvr.config import TrainConfig
+from rlvr.config_checks import train_config
 from rlvr.config_file import as_yaml, load_config, save_config
 from rlvr.errors import ConfigError
 

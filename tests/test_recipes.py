@@ -9,7 +9,8 @@ import yaml
 from rlvr import cli
 from rlvr.commands import recipes as command
 from rlvr.commands.compose import RECIPES, YamlSource, compose
-from rlvr.config import TrainConfig, check_across, train_config
+from rlvr.config import TrainConfig
+from rlvr.config_checks import check_across, train_config
 from rlvr.errors import ConfigError
 from rlvr.validation import flat_fields
 from rlvr.verifiers import registry

@@ -20,8 +20,8 @@ from rlvr.config import (
     Positive,
     RolloutConfig,
     ScoringConfig,
-    check_samples,
 )
+from rlvr.config_checks import check_samples
 from rlvr.errors import ConfigError
 from rlvr.evaluate import EvalResult, evaluate, write_json
 from rlvr.observe.console import Console, counted

@@ -11,7 +11,8 @@ from typing import Any, Literal, get_args, get_origin
 
 from rlvr.commands.compose import YamlSource, compose, flat, flow
 from rlvr.commands.recipes import WIDTH
-from rlvr.config import TrainConfig, check_across, train_config
+from rlvr.config import TrainConfig
+from rlvr.config_checks import check_across, train_config
 from rlvr.errors import ConfigError
 from rlvr.objectives import formula
 from rlvr.objectives.needs import Needs

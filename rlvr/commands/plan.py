@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from rlvr.commands.compose import YamlSource, compose
-from rlvr.config import ModelConfig, TrainConfig, train_config
+from rlvr.config import ModelConfig, TrainConfig
+from rlvr.config_checks import train_config
 from rlvr.errors import ModelError
 from rlvr.objectives.needs import Needs
 

@@ -11,7 +11,8 @@ from typing import Any
 
 from rlvr.commands.compose import YamlSource, compose, flow, nearest
 from rlvr.commands.objective_table import specs, table
-from rlvr.config import TrainConfig, train_config
+from rlvr.config import TrainConfig
+from rlvr.config_checks import train_config
 from rlvr.errors import ConfigError
 from rlvr.validation import flat_fields
 from rlvr.verifiers.registry import verifier_options

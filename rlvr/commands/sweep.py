@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from rlvr.commands.compose import YamlSource, compose, is_hydras, normalised, parse, quoted, session
-from rlvr.config import train_config
+from rlvr.config_checks import train_config
 from rlvr.errors import ConfigError
 
 if TYPE_CHECKING:

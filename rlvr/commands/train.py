@@ -8,7 +8,8 @@ from pathlib import Path
 
 from rlvr.commands import recipes
 from rlvr.commands.compose import YamlSource, compose
-from rlvr.config import TrainConfig, check_across, train_config
+from rlvr.config import TrainConfig
+from rlvr.config_checks import check_across, train_config
 from rlvr.config_file import as_yaml
 
 USAGE = "rlvr train recipe=NAME [group=choice ...] [key=value ...] [-m] [--cfg job]"
