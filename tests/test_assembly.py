@@ -78,3 +78,16 @@ def test_the_engine_sleeps_while_the_policy_trains(
         loop.sync(Clock())
         next(loop.steps())
     assert events == ["load_weights", "generate", "sleep", "update", "wake", "load_weights"]
+
+
+def test_completions_go_on_to_the_limit_where_the_end_is_ignored(started: Path, tmp_path: Path) -> None:
+    lengths = {}
+    for ignored in (False, True):
+        config = configure(f"model.path={started}", "cold_start.steps=0", f"rollout.ignore_eos={ignored}")
+        with ExitStack() as stack:
+            loop = assemble(config, tmp_path, Console(), stack).loop
+            loop.sync(Clock())
+            groups = loop.rollouts(Clock()).sampled
+        lengths[ignored] = {len(rollout.completion.token_ids) for group in groups for rollout in group.rollouts}
+    assert lengths[True] == {config.rollout.max_new_tokens}
+    assert max(lengths[False]) < config.rollout.max_new_tokens
